@@ -21,6 +21,7 @@ from sessions_app.recovery import admin as recovery_admin
 from sessions_app.rendering import admin as rendering_admin
 from sessions_app.stream import admin as stream_admin
 from sessions_app.supervisor import admin as supervisor_admin
+from sessions_app.suspensions import admin as suspensions_admin
 from sessions_app.turns import admin as turns_admin
 from sessions_app.waits import admin as waits_admin
 
@@ -38,6 +39,7 @@ __all__ = [
     "rendering_admin",
     "stream_admin",
     "supervisor_admin",
+    "suspensions_admin",
     "turns_admin",
     "waits_admin",
 ]

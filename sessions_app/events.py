@@ -19,11 +19,12 @@ from sessions_app.prompts import events as prompts
 from sessions_app.sessions.rules.situation_facts import Label
 from sessions_app.starts import events as starts
 from sessions_app.stream.events import conversation, journal
+from sessions_app.suspensions import events as suspensions
 from sessions_app.turns import events as turns
 from sessions_app.waits import events as waits
 from sessions_app.workspace import events as workspace
 
-TOPICS = (session, starts, journal, workspace, agents, conversation, permissions, turns, waits, prompts)
+TOPICS = (session, starts, journal, workspace, agents, conversation, permissions, turns, waits, suspensions, prompts)
 """The modules that declare events, in the order of the documents."""
 
 __all__ = [

@@ -12,6 +12,7 @@ from sessions_app.recovery.jobs import ExitEventsJob, RecheckJob, ReconcileJob, 
 from sessions_app.starts.jobs import IdleSleepJob, StartQueueJob
 from sessions_app.supervisor.job import Job
 from sessions_app.supervisor.jobs import DispatchJob, OrphansJob, WatchDatabaseJob
+from sessions_app.suspensions.jobs import SuspensionsJob
 from sessions_app.turns.jobs import StallsJob
 from sessions_app.waits.jobs import DeadlinesJob
 from sessions_app.workflows.jobs import WorkflowsJob
@@ -26,6 +27,7 @@ JOBS: Final[Sequence[type[Job]]] = (
     RecheckJob,
     RequestedSweepsJob,
     DeadlinesJob,
+    SuspensionsJob,
     StallsJob,
     ExitEventsJob,
     AgentSetupJob,

@@ -74,5 +74,6 @@ from sessions_app.stream.models import (
     write_messages,
 )
 from sessions_app.supervisor.models import Supervisor
+from sessions_app.suspensions.models import Suspension
 from sessions_app.turns.models import Run, Turn, newest_turn_of
 from sessions_app.waits.models import ResumeToken, WaitKey

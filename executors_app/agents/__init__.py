@@ -374,6 +374,8 @@ class AgentType:
     """
     asks_permission: bool = True
     """False: it was observed to run tools without asking, so that the permission mode *ask* has no effect."""
+    refuses_first: bool = False
+    """Proven to refuse a prompt at a usage limit before it works on it: the prompt may be given again by itself."""
     failure_messages: Sequence[FailureMessage] = ()
     """Failures that it reports as text."""
     errs_about_gone: bool = False

@@ -19,6 +19,7 @@ from sessions_app.prompts import urls as prompts
 from sessions_app.recovery import urls as recovery
 from sessions_app.sessions import urls as sessions
 from sessions_app.stream import urls as stream
+from sessions_app.suspensions import urls as suspensions
 from sessions_app.turns import urls as turns
 from sessions_app.waits import urls as waits
 from sessions_app.workflows import urls as workflows
@@ -36,6 +37,7 @@ urlpatterns = [
     *recovery.api_urlpatterns,
     *sessions.api_urlpatterns,
     *stream.api_urlpatterns,
+    *suspensions.api_urlpatterns,
     *turns.api_urlpatterns,
     *waits.api_urlpatterns,
     *workflows.api_urlpatterns,

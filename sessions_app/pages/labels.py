@@ -106,6 +106,7 @@ ATTENTION_KIND_LABELS: Final[Mapping[str, Label]] = {
     AttentionKind.WORKFLOW: Label("Workflow", "ask"),
     AttentionKind.STALLED: LABELS[Code.STALLED],
     AttentionKind.CANCEL_IGNORED: LABELS[Code.CANCEL_IGNORED],
+    AttentionKind.SUSPENDED: LABELS[Code.SUSPENDED],
     AttentionKind.OUTPUT_LIMIT: Label("Output limit", "ask"),
     AttentionKind.RECEIPT: Label("Memory lost", "ask"),
     AttentionKind.UNPROVEN: Label("Memory unproven", "calm"),

@@ -37,6 +37,7 @@ from sessions_app.recovery.services.assessment import is_running, session_flaws
 from sessions_app.recovery.services.history import current_history
 from sessions_app.supervisor.execution_registry import ExecutionRegistry
 from sessions_app.supervisor.execution_stream import ExecutionStream
+from sessions_app.suspensions.models import open_suspension
 
 log = logging.getLogger(__name__)
 REPORT_TIMEOUT = 10.0
@@ -194,6 +195,9 @@ def _next_prompt(transaction: SessionTransaction, epoch: str) -> Prompt | None:
         if row.journal_epoch == epoch:
             return row
         transaction.move_prompt(row, "hold")  # only the lost journal could show whether it arrived
+    suspension = open_suspension(transaction.session.id)
+    if suspension is not None and suspension.holds_prompts:
+        return None
     queued = transaction.session.prompts.filter(state=PromptState.QUEUED)
     if transaction.open_run:
         first = [queued.filter(message_id=transaction.open_run.message_id)]

@@ -58,6 +58,7 @@ from sessions_app.sessions.services.intents import (
     want_running,
 )
 from sessions_app.stream.models import has_called_tools_since
+from sessions_app.suspensions.models import open_suspension
 from sessions_app.turns.rules.continuation import (
     InterruptedWait,
     Interruption,
@@ -172,6 +173,9 @@ def prepare_for_prompt(transaction: SessionTransaction, by: User | None, *, ends
         return
     require_mode(assessment, Mode.AUTO)
     want_running(transaction, by)
+    suspension = open_suspension(transaction.session.id)
+    if suspension is not None and suspension.holds_prompts:
+        return  # the agent is started when its usage limit has ended
     transaction.set_fields(next_restart_at=None)
     ensure_start_intent(transaction.session, by, Mode.AUTO)
 

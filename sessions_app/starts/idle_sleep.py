@@ -26,6 +26,7 @@ from sessions_app.kernel.rules.states import (
     OPEN_RUN_STATES,
     DesiredState,
     PermissionState,
+    PromptState,
     SessionState,
     WorkState,
 )
@@ -46,6 +47,7 @@ from sessions_app.starts.events import Asleep
 from sessions_app.stream.events.conversation import MessageEvent
 from sessions_app.supervisor.execution_registry import ExecutionRegistry
 from sessions_app.supervisor.execution_stream import ExecutionStream
+from sessions_app.suspensions.models import suspensions_that_hold
 from sessions_app.turns.interruptions import record_agent_stopped
 
 log = logging.getLogger(__name__)
@@ -159,7 +161,15 @@ def _has_open_requests(session: TaskSession) -> bool:
     """Whether the session has an open run, intent or permission request, or a prompt that is not finished."""
     return (
         Turn.objects.filter(session=session, state__in=OPEN_RUN_STATES).exists()
-        or Prompt.objects.filter(session=session, state__in=OPEN_PROMPT_STATES).exists()
+        or _has_prompt_to_send(session)
         or session.intents.filter(done_at=None).exists()
         or session.permissions.filter(state=PermissionState.PENDING).exists()
     )
+
+
+def _has_prompt_to_send(session: TaskSession) -> bool:
+    """Whether a prompt is not finished; while a usage limit holds back those that are queued, they need no agent."""
+    states = set(Prompt.objects.filter(session=session, state__in=OPEN_PROMPT_STATES).values_list("state", flat=True))
+    if states == {PromptState.QUEUED}:
+        return not suspensions_that_hold().filter(session=session).exists()
+    return bool(states)

@@ -14,6 +14,7 @@ from sessions_app.recovery import continuity
 from sessions_app.recovery.rules import verification
 from sessions_app.starts.outcomes import record_lost_conversation
 from sessions_app.stream.conversation import LEFT_OPEN, JournalLine, JournalUpdate
+from sessions_app.suspensions.services import note_limit
 from sessions_app.turns.retries import plan_retry, record_turn_failure
 from sessions_app.turns.rules import turn_ends
 
@@ -87,6 +88,7 @@ def _end_turn(update: JournalUpdate, line: JournalLine, move: str) -> None:
         retry = plan_retry(transaction, turn, prompt, line, conversation=conversation, tools=unfinished_tools)
     # A turn that is retried keeps the session working: whatever waits for its end continues to wait.
     move_if_legal(transaction, "turn_ended", work="begin" if retry else "rest")
+    note_limit(transaction, turn, line, conversation)
     if is_complete and not turn.message_id.startswith(verification.MEMORY_CHECK_PREFIX):
         # Not for a memory check: an agent that dies in each of its user's turns may still answer our own question
         # after each restart, and would never be given up.

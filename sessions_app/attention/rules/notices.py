@@ -49,6 +49,8 @@ class AttentionKind(StrEnum):
     """The open turn has produced no output for long."""
     CANCEL_IGNORED = "cancel_ignored"
     """The agent was asked to cancel its turn and continues it."""
+    SUSPENDED = "suspended"
+    """The agent’s usage limit is reached, and nothing is sent to it until the limit ends."""
     OUTPUT_LIMIT = "output_limit"
     """The agent has written more than is stored."""
     RECEIPT = "receipt"
@@ -401,6 +403,30 @@ def idle_notice(run_id: str, state: str) -> Notice:
         "The agent was working and is idle now; nothing else is queued.",
         "Open the session: review the work, then send another prompt or close it.",
     )
+
+
+def suspended_notice(suspension_id: str, until: str, zone: str, message: str) -> Notice:
+    """Return the notice of a session whose agent has reached a usage limit.
+
+    ``until`` is when the limit ends, in words; empty: the agent does not say so.
+    """
+    ends = f"The limit ends {until}" if until else "The agent does not say when the limit ends"
+    assumed = "" if zone or not until else ", if the agent means the time of this server"
+    step = "Wait: prompts in the queue are sent then. Or open the session and let it go on now."
+    if not until:
+        step = "Send a prompt when the limit has ended, or let the session go on now."
+    return Notice(
+        AttentionKind.SUSPENDED,
+        suspended_key(suspension_id),
+        HEADLINES[Code.SUSPENDED],
+        text(f"{ends}{assumed}. The agent says: ", quote(message)),
+        step,
+    )
+
+
+def suspended_key(suspension_id: str) -> str:
+    """Return the key of a suspension's item."""
+    return f"suspended:{suspension_id}"
 
 
 def _evidence(error: str, log_tail: str) -> Text:

@@ -30,6 +30,7 @@ from sessions_app.models import (
     PermissionRequest,
     Presence,
     Prompt,
+    Suspension,
     Task,
     TaskSession,
     Turn,
@@ -205,7 +206,13 @@ def overdue_filter() -> Q:
         created_at__lte=since,
         session__desired_state=DesiredState.RUNNING,
     )
-    return waits & Q(~Exists(Turn.objects.filter(at_work, session=OuterRef("session"))))
+    # The time of a suspension does not count: until then, nothing is sent.
+    held_back = Q(ended_at=None, wakes_at__gt=since) | Q(ended_at__gt=since, ended_at__lte=beyond)
+    return (
+        waits
+        & Q(~Exists(Turn.objects.filter(at_work, session=OuterRef("session"))))
+        & Q(~Exists(Suspension.objects.filter(held_back, session=OuterRef("session"))))
+    )
 
 
 def awaits_answer(**wanted: str) -> Exists:

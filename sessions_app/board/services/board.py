@@ -19,7 +19,16 @@ from sessions_app.attention.rules.notices import AttentionKind
 from sessions_app.attention.services import inbox
 from sessions_app.attention.services.inbox import has_unseen
 from sessions_app.kernel.rules.states import PromptKind, PromptState, RequestKind, RunState, TaskState
-from sessions_app.models import QUEUED_FOR_CAPACITY, Intent, IntentKind, Prompt, Supervisor, Task, TaskSession
+from sessions_app.models import (
+    QUEUED_FOR_CAPACITY,
+    Intent,
+    IntentKind,
+    Prompt,
+    Supervisor,
+    Suspension,
+    Task,
+    TaskSession,
+)
 from sessions_app.recovery.services.assessment import is_running
 from sessions_app.sessions.rules.situation_facts import SituationFacts
 from sessions_app.sessions.services.queries import SECRET_FIELDS
@@ -193,6 +202,7 @@ def annotate_needs(rows: QuerySet[TaskSession], user: User) -> QuerySet[TaskSess
         looks=has_unseen(user, AttentionKind.IDLE),
         is_start_ordered=Exists(starts),
         waits_for_capacity=Exists(starts.filter(**{f"payload__{QUEUED_FOR_CAPACITY}": True})),
+        is_suspended=Exists(Suspension.objects.filter(session=OuterRef("pk"), ended_at=None)),
         is_retrying=Exists(
             Prompt.objects.filter(session=OuterRef("pk"), kind=PromptKind.RETRY, state=PromptState.QUEUED)
         ),
@@ -234,6 +244,7 @@ def _describe(session: Any, state: SessionRunState, has_swept: bool) -> tuple[st
         pending_questions=int(session.questions),
         waits_outside=run is not None and run.state == RunState.WAITING and run.wait_kind != WaitKind.PERMISSION,
         next_restart_at=session.next_restart_at,
+        suspended=session.is_suspended,
         retrying=session.is_retrying,
         last_run_state=last_state,
         last_run_reason=last_reason,

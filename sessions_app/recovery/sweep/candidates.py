@@ -30,6 +30,7 @@ from sessions_app.recovery.rules.resumability import Policy, PolicyChoice, asses
 from sessions_app.recovery.services import assessment
 from sessions_app.recovery.services.assessment import SessionRows, find_flaws, flaws_sentence, resume_facts
 from sessions_app.supervisor import leases
+from sessions_app.suspensions.models import suspensions_that_hold
 
 CLAIMING_STATUSES = (ExecutorStatus.STARTING, ExecutorStatus.READY)
 RESTING_STATES = (SessionState.CREATED, SessionState.COMPLETED, SessionState.FAILED, SessionState.CANCELLED)
@@ -266,7 +267,12 @@ _STARTS: Final = KeyedQuery(
     )
 )
 _QUEUED: Final = KeyedQuery(
-    lambda ids: Prompt.objects.filter(session_id__in=ids, state=PromptState.QUEUED).order_by().values_list("session_id")
+    lambda ids: (
+        Prompt.objects.filter(session_id__in=ids, state=PromptState.QUEUED)
+        .exclude(Exists(suspensions_that_hold().filter(session=OuterRef("session"))))
+        .order_by()
+        .values_list("session_id")
+    )
 )
 _RUNS: Final = KeyedQuery(
     lambda ids: (

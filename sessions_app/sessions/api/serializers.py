@@ -32,6 +32,7 @@ from sessions_app.sessions.rules.session_status import SessionStatus
 from sessions_app.sessions.rules.situation_facts import IdleReason
 from sessions_app.sessions.services.intents import BULK_ACTIONS, BULK_LIMIT, MODES
 from sessions_app.starts.rules.restart_rules import WaitReason
+from sessions_app.suspensions.api.serializers import SuspensionSerializer
 from sessions_app.waits.rules.wait_keys import WaitKind
 
 
@@ -328,6 +329,9 @@ class StatusSerializer(serializers.Serializer[Any]):
     cancel_ignored_since = serializers.DateTimeField(
         allow_null=True,
         help_text="Since when the agent has ignored a request to cancel its turn; null if it does not.",
+    )
+    suspension = SuspensionSerializer(
+        allow_null=True, help_text="The agent's usage limit is reached; null if it is not."
     )
     retry = RetrySerializer(allow_null=True)
     history = HistorySerializer(allow_null=True)

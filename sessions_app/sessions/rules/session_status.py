@@ -42,6 +42,18 @@ class RetryStatus(TypedDict):
     text: str
 
 
+class SuspensionStatus(TypedDict):
+    """A usage limit of the agent, during which nothing is sent to it."""
+
+    id: str
+    reason: str
+    message: str
+    since: str
+    resets_at: str | None
+    zone: str
+    until: str | None
+
+
 class StartWaitStatus(TypedDict):
     """Why a session has not started yet, and how many start before it."""
 
@@ -138,6 +150,7 @@ class SessionStatus:
     next_restart_at: str | None
     stalled_since: str | None
     cancel_ignored_since: str | None
+    suspension: SuspensionStatus | None
     retry: RetryStatus | None
     history: Mapping[str, int | None] | None
     latest_receipt: ReceiptStatus | None

@@ -30,6 +30,7 @@ Action = Literal[
     "wait",
     "reopen",
     "unarchive",
+    "go_on",
 ]
 
 
@@ -70,6 +71,7 @@ class Code(StrEnum):
     MISSING_RESUME_TOKEN = "missing_resume_token"  # noqa: S105  (a reason, no secret)
     TOKEN_REJECTED = "token_rejected"  # noqa: S105
     OVERDUE = "overdue"
+    SUSPENDED = "suspended"
     RETRYING = "retrying"
     CANCEL_IGNORED = "cancel_ignored"
     STALLED = "stalled"
@@ -115,6 +117,7 @@ class IdleReason(StrEnum):
     ASLEEP = "asleep"
     POLICY = "policy"
     NEXT_LOOK = "next_look"
+    SUSPENDED = "suspended"
     YOUR_TURN = "your_turn"
 
 
@@ -128,6 +131,7 @@ LABELS: Final[Mapping[Code, Label]] = {
     Code.START_QUEUE: Label("Waiting to start", "busy"),
     Code.BACKING_OFF: Label("Restart scheduled", "ask"),
     Code.OVERDUE: Label("Prompt overdue", "ask"),
+    Code.SUSPENDED: Label("Usage limit", "ask"),
     Code.RETRYING: Label("Retrying", "busy"),
     Code.CANCEL_IGNORED: Label("Ignores cancel", "ask"),
     Code.STALLED: Label("No output", "ask"),
@@ -168,6 +172,7 @@ HEADLINES: Final[Mapping[Code, str]] = {
     Code.OWNER_LEFT: "The owner of this session has left the team, so it does not start automatically",
     Code.WAIT_INTERRUPTED: "A wait ended without an answer",
     Code.OVERDUE: "A prompt has waited longer for the agent than a start should take",
+    Code.SUSPENDED: "The agent’s usage limit is reached",
     Code.STALLED: "The agent has not responded for a while",
     Code.CANCEL_IGNORED: "The agent was asked to cancel its turn, and continues",
     Code.ERROR: "The agent stopped with an error",
@@ -267,6 +272,12 @@ class SituationFacts:
     retrying: bool = False
     """A failed turn is about to be retried."""
     retry: Retry | None = None
+    suspended: bool = False
+    """Its usage limit is reached."""
+    suspended_until: datetime | None = None
+    """When the session goes on by itself; None: not known, or a list did not load it."""
+    suspension_message: str = ""
+    """What the agent said about the limit."""
     stalled_since: datetime | None = None
     """The open turn has been silent since then."""
     interrupted_wait: str | None = None

@@ -258,6 +258,28 @@ def retrying(f: Facts) -> Situation:
     return Situation(Code.RETRYING, "warning", text, step, "cancel", None, LABELS[Code.RETRYING])
 
 
+def suspended(f: Facts) -> Situation:
+    """Describe a session whose agent has reached a usage limit."""
+    text, step = f"{HEADLINES[Code.SUSPENDED]}.", "Send a prompt when the limit has ended, or go on now."
+    if f.suspended_until is not None:
+        text = f"{HEADLINES[Code.SUSPENDED]}. The session goes on at {f.suspended_until:%H:%M:%S} UTC."
+        step = "Prompts that you send now wait until then."
+    message = as_sentence(f.suspension_message)
+    if message:
+        step = f"{step} The agent says: {message}"
+    return Situation(
+        Code.SUSPENDED,
+        "warning",
+        text,
+        step,
+        "go_on",
+        IdleReason.SUSPENDED,
+        LABELS[Code.SUSPENDED],
+        at=f.suspended_until,
+        until=f.suspended_until,
+    )
+
+
 def cancel_ignored(f: Facts) -> Situation:
     """Describe an agent that continues a turn it was asked to cancel."""
     text = f"The agent was asked to cancel its turn at {f.cancel_ignored_since:%H:%M:%S} UTC, and continues it."

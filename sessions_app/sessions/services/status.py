@@ -60,10 +60,12 @@ from sessions_app.sessions.rules.session_status import (
     ReceiptStatus,
     RetryStatus,
     SessionStatus,
+    SuspensionStatus,
     WaitStatus,
 )
 from sessions_app.sessions.services.intents import waiting_retry
 from sessions_app.sessions.services.situations import start_wait_json, with_situation
+from sessions_app.suspensions.models import open_suspension
 from sessions_app.turns.models import newest_run, newest_runs
 from sessions_app.turns.rules.transient_errors import TROUBLE_SENTENCES
 from sessions_app.waits.rules.wait_keys import WaitKeyState, WaitKind, most_usable_state
@@ -181,6 +183,7 @@ def load_status(session: TaskSession, user: User | None = None) -> SessionStatus
         next_restart_at=iso_time(session.next_restart_at),
         stalled_since=iso_time(session.stalled_since),
         cancel_ignored_since=_cancel_ignored_since(session, run),
+        suspension=suspension_json(session),
         retry=retry,
         history=_history(session, assessment),
         latest_receipt=receipt_json(session.receipts.first()),
@@ -195,6 +198,22 @@ def load_status(session: TaskSession, user: User | None = None) -> SessionStatus
         mcp_servers=given_servers(session),
     )
     return with_situation(status, session, assessment, open_ones, run)
+
+
+def suspension_json(session: TaskSession) -> SuspensionStatus | None:
+    """Return why and until when nothing is sent to the agent; None if its session is not suspended."""
+    row = open_suspension(session.id)
+    if row is None:
+        return None
+    return {
+        "id": str(row.id),
+        "reason": row.reason,
+        "message": row.message,
+        "since": row.began_at.isoformat(),
+        "resets_at": row.resets_at.isoformat() if row.resets_at else None,
+        "zone": row.zone,
+        "until": row.wakes_at.isoformat() if row.wakes_at else None,
+    }
 
 
 def _retry(session: TaskSession) -> RetryStatus | None:

@@ -110,6 +110,7 @@ WAIT_AGAIN = BannerButton("Wait again", view="session-wait-again")
 CONTINUE_WAIT = BannerButton("Continue", act="continue-wait")
 STOP = BannerButton("Stop agent", act="stop")
 REOPEN = BannerButton("Reopen task", task_change="reopen")
+GO_ON = BannerButton("Go on now", act="go-on")
 UNARCHIVE = BannerButton("Unarchive task", task_change="unarchive")
 
 _BUTTONS: Final[Mapping[str, tuple[BannerButton, ...]]] = {
@@ -121,6 +122,7 @@ _BUTTONS: Final[Mapping[str, tuple[BannerButton, ...]]] = {
     "stop": (STOP,),
     "reopen": (REOPEN,),
     "unarchive": (UNARCHIVE,),
+    "go_on": (GO_ON,),
 }
 
 

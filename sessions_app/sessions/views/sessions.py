@@ -30,6 +30,7 @@ from sessions_app.sessions.services import intents
 from sessions_app.sessions.views.session_state import session_context
 from sessions_app.stream import services as output_limits
 from sessions_app.stream.views import last_messages, messages_around, read_whole_message, render_messages
+from sessions_app.suspensions.services import go_on_now
 from sessions_app.waits import services as waits
 from sessions_app.waits.forms import WaitCreateForm
 from sessions_app.workflows.services.runs import run_of_task
@@ -124,6 +125,7 @@ ACTIONS: Final[Mapping[str, SessionAction]] = {
         row.id, _posted_value(request, "wait_id"), request.user
     ),
     "stop": lambda row, request: intents.request_stop(row.id, request.user),
+    "go-on": lambda row, request: go_on_now(row.id, request.user),
     "more-output": lambda row, request: output_limits.allow_more_output(row.id, request.user),
     "close": lambda row, request: intents.request_close(
         row.id,

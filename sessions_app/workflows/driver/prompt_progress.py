@@ -49,6 +49,8 @@ def follow_prompt(session: TaskSession | None, message_id: str) -> NodeTurn:
     if first is None:
         return NodeTurn(result=_failed(session, "its session was deleted"))
     row = last_prompt_of_chain(first)
+    if row.state == PromptState.DONE and _is_suspended_by(session, row):
+        return NodeTurn(waiting_for=WAITS_FOR_AGENT, prompt=row)
     if row.state == PromptState.DONE:
         return NodeTurn(result=_turn_answer(session, row), prompt=row)
     if row.state in _SETTLED_UNSENT:
@@ -56,6 +58,11 @@ def follow_prompt(session: TaskSession | None, message_id: str) -> NodeTurn:
     if session.state in _FINISHED_STATES:
         return NodeTurn(result=_failed(session, "its session was closed"), prompt=row)
     return NodeTurn(waiting_for=_waits_for(session, row), prompt=row)
+
+
+def _is_suspended_by(session: TaskSession, row: Prompt) -> bool:
+    """Whether a usage limit has ended the prompt's turn and lasts: what it said is no answer, and it may go on."""
+    return session.suspensions.filter(ended_at=None, run__message_id=row.message_id).exists()
 
 
 def last_prompt_of_chain(row: Prompt) -> Prompt:

@@ -1,0 +1,70 @@
+"""Suspensions of a session: their beginning and their end."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Final
+
+from pydantic import Field
+
+from sessions_app.attention.rules import attention
+from sessions_app.attention.rules.attention import AttentionKind
+from sessions_app.kernel.events.base import Event, Inbox
+from sessions_app.sessions.rules.situation_facts import Label
+from sessions_app.suspensions.rules.suspension import Continuation, SuspensionEnd
+
+_END_LABELS: Final[Mapping[str, Label]] = {
+    SuspensionEnd.RESET: Label("The usage limit has ended, so the session goes on", "busy"),
+    SuspensionEnd.USER: Label("Somebody let the session go on before the end of the usage limit", "busy"),
+    SuspensionEnd.REPEATED: Label("The agent reported a usage limit again", "ask"),
+    SuspensionEnd.OBSOLETE: Label("The session is no longer suspended", "off"),
+}
+
+
+class Suspended(
+    Event,
+    name="session.suspended",
+    recorded_by="ingest, when an agent ends its turn because a usage limit is reached",
+    audited=True,
+    timeline=Label("The agent’s usage limit is reached, so the session is suspended", "ask"),
+    raises=(AttentionKind.SUSPENDED,),
+):
+    """A session is suspended."""
+
+    suspension_id: str
+    run_id: str
+    reason: str = Field(description="the code of the failed turn: `usage_limit`")
+    until: str | None = Field(description="when the limit ends; null if the agent does not say so")
+    zone: str = Field(description="the time zone that the agent named; empty if it named none")
+    message: str = Field(description="what the agent said, at most 1,000 characters")
+
+    def update_inbox(self, inbox: Inbox) -> None:
+        """Say until when, and why."""
+        until = f"{datetime.fromisoformat(self.until):%Y-%m-%d %H:%M} UTC" if self.until else ""
+        inbox.raise_item(attention.suspended_notice(self.suspension_id, until, self.zone, self.message))
+
+
+class SuspensionEnded(
+    Event,
+    name="session.suspension.ended",
+    recorded_by="the job *suspensions* at the end of the limit; a user who does not wait for it; ingest, when the "
+    "agent completes a turn or reports a limit again",
+    audited=True,
+    timeline=Label("The session is no longer suspended", "busy"),
+):
+    """A session is no longer suspended."""
+
+    suspension_id: str
+    reason: str = Field(description=", ".join(f"`{end}`" for end in SuspensionEnd))
+    continuation: str = Field(description=", ".join(f"`{kind}`" for kind in Continuation))
+    by: str | None = None
+
+    def timeline_label(self) -> Label:
+        """Say why it has ended."""
+        assert self.timeline is not None  # noqa: S101 - declared above
+        return _END_LABELS.get(self.reason, self.timeline)
+
+    def update_inbox(self, inbox: Inbox) -> None:
+        """Settle the item about it."""
+        inbox.resolve(self.reason, key=attention.suspended_key(self.suspension_id))

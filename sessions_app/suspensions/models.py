@@ -1,0 +1,154 @@
+"""The suspensions of sessions, present and past; each change records its event."""
+
+from __future__ import annotations
+
+import random
+import uuid
+from datetime import UTC, datetime
+
+from django.conf import settings
+from django.db import models
+from django.db.models.functions import Now
+from django.utils import timezone
+
+from executors_app.agents.limit_resets import LimitReset
+from sessions_app.accounts.team_scope import TeamModel
+from sessions_app.kernel.models.session import TaskSession, choices
+from sessions_app.kernel.transactions import SessionTransaction
+from sessions_app.suspensions.events import Suspended, SuspensionEnded
+from sessions_app.suspensions.rules.suspension import Continuation, SuspensionEnd, wake_time
+from sessions_app.turns.models import Turn
+
+MESSAGE_LIMIT = 1000
+"""Characters of what the agent said that are kept."""
+
+
+class Suspension(TeamModel):
+    """A time in which nothing is sent to a session's agent, because a usage limit is reached.
+
+    Releases without this table may delete what it refers to, so the database does not enforce these references.
+    """
+
+    team_path = "session__task__team"
+
+    id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)
+    session = models.ForeignKey(TaskSession, models.CASCADE, related_name="suspensions", db_constraint=False)
+    run = models.ForeignKey(Turn, models.CASCADE, related_name="suspensions", db_constraint=False)
+    """The turn that the limit has ended."""
+    reason = models.CharField(max_length=64)
+    """The code of the failed turn."""
+    message = models.CharField(max_length=MESSAGE_LIMIT, blank=True, default="")
+    """What the agent said."""
+    resets_at = models.DateTimeField(null=True, blank=True)
+    """When the limit ends; None: the agent does not say so."""
+    zone = models.CharField(max_length=64, blank=True, default="")
+    """The time zone that the agent named; empty: none, so that ``resets_at`` is that of the control plane's zone."""
+    wakes_at = models.DateTimeField(null=True, blank=True)
+    """When the session goes on by itself: a little later than the limit ends. None: never."""
+    windows = models.PositiveIntegerField(default=0)
+    """How many limits in a row have ended the work of this turn before, after which it was continued by itself."""
+    has_worked = models.BooleanField(default=True)
+    """Whether the agent had used a tool in the turn."""
+    began_at = models.DateTimeField(default=timezone.now, editable=False)
+    ended_at = models.DateTimeField(null=True, blank=True)
+    ended_by = models.ForeignKey(
+        settings.AUTH_USER_MODEL, models.SET_NULL, null=True, blank=True, related_name="+", db_constraint=False
+    )
+    """Who did not wait for its end."""
+    end = models.CharField(max_length=12, choices=choices(SuspensionEnd), blank=True, default="")
+    """How it ended; empty while it lasts."""
+
+    class Meta(TeamModel.Meta):
+        db_table = "session_suspensions"
+        ordering = ("began_at", "id")
+        constraints = (
+            models.UniqueConstraint(
+                fields=("session",), condition=models.Q(ended_at=None), name="one_open_suspension_per_session"
+            ),
+        )
+        indexes = (
+            models.Index(fields=("wakes_at",), condition=models.Q(ended_at=None), name="suspension_due"),
+            models.Index(fields=("session", "-began_at"), name="suspension_of_session"),
+        )
+
+    def __str__(self) -> str:
+        return f"suspension {str(self.id)[:8]} ({self.end or 'open'})"
+
+    @property
+    def holds_prompts(self) -> bool:
+        """Whether nothing is sent to the agent now. Without a known end, a prompt is an attempt."""
+        return self.ended_at is None and self.wakes_at is not None and timezone.now() < self.wakes_at
+
+
+def open_suspension(session_id: uuid.UUID) -> Suspension | None:
+    """Return the suspension of a session that lasts; None if it is not suspended."""
+    return Suspension.objects.filter(session_id=session_id, ended_at=None).first()
+
+
+def suspensions_that_hold() -> models.QuerySet[Suspension]:
+    """Return the suspensions during which nothing is sent to the agent, so that it need not run."""
+    return Suspension.objects.filter(ended_at=None, wakes_at__gt=Now())
+
+
+def begin_suspension(
+    transaction: SessionTransaction, run: Turn, reset: LimitReset | None, *, reason: str, message: str, has_worked: bool
+) -> Suspension:
+    """Suspend a session whose turn a limit has ended; return the suspension. One that lasts ends as repeated."""
+    earlier = open_suspension(transaction.session.id) or _continued_before(transaction.session, run)
+    if earlier is not None and earlier.ended_at is None:
+        end_suspension(transaction, earlier, SuspensionEnd.REPEATED, Continuation.NOTHING)
+    row = Suspension.objects.create(
+        session=transaction.session,
+        run=run,
+        reason=reason,
+        message=message.strip()[:MESSAGE_LIMIT],
+        resets_at=reset.at if reset else None,
+        zone=reset.zone if reset else "",
+        wakes_at=_wake_time(reset.at) if reset else None,
+        windows=earlier.windows + 1 if earlier is not None and earlier.ended_at is not None else 0,
+        has_worked=has_worked,
+        began_at=transaction.at,
+    )
+    transaction.record_event(
+        Suspended(
+            suspension_id=str(row.id),
+            run_id=str(run.id),
+            reason=reason,
+            until=row.resets_at.astimezone(UTC).isoformat() if row.resets_at else None,
+            zone=row.zone,
+            message=row.message,
+        )
+    )
+    return row
+
+
+def _wake_time(reset_at: datetime) -> datetime:
+    suspended = Suspension.objects.filter(ended_at=None).count()
+    return wake_time(reset_at, suspended, random.random())  # noqa: S311  (no secret)
+
+
+def _continued_before(session: TaskSession, run: Turn) -> Suspension | None:
+    """Return the suspension at whose end the turn's prompt was given by itself; None if it was given by a person."""
+    name = run.message_id.removeprefix("limit:")
+    if name == run.message_id:
+        return None
+    return Suspension.objects.filter(session=session, id=name, end=SuspensionEnd.RESET).first()
+
+
+def end_suspension(
+    transaction: SessionTransaction,
+    row: Suspension,
+    end: SuspensionEnd,
+    kind: Continuation,
+    by: models.Model | None = None,
+) -> bool:
+    """End a suspension, and record what happens to its turn; return False if it has ended already."""
+    # One guarded UPDATE decides: of a job and a person who let it go on at once, one does.
+    changed = Suspension.objects.filter(id=row.id, ended_at=None).update(ended_at=timezone.now(), end=end, ended_by=by)
+    if not changed:
+        return False
+    name = by.get_username() if by is not None else None  # type: ignore[attr-defined]
+    transaction.record_event(
+        SuspensionEnded(suspension_id=str(row.id), reason=str(end), continuation=str(kind), by=name)
+    )
+    return True

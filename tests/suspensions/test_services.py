@@ -1,0 +1,256 @@
+"""A usage limit suspends a session; when it ends, the session goes on once."""
+
+from __future__ import annotations
+
+import threading
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from django.db import connection
+from django.utils import timezone
+
+from executors_app.wire.protocol import JournalKind
+from sessions_app.attention.services.inbox import overdue_prompts
+from sessions_app.kernel.services.errors import Conflict
+from sessions_app.models import AttentionItem, Prompt, Suspension, TaskSession
+from sessions_app.prompts.delivery import claim_next_prompt
+from sessions_app.sessions.services import intents
+from sessions_app.sessions.services.status import load_status
+from sessions_app.supervisor import leases
+from sessions_app.suspensions import services
+from sessions_app.suspensions.models import open_suspension
+from sessions_app.workflows.driver.run_snapshot import follow_prompt
+from tests.supervisor.journals import Journal, ingest
+from tests.supervisor.rows import (
+    MINE,
+    change,
+    execution_of,
+    fresh,
+    last_payload,
+    make_user,
+    names,
+    open_orders,
+    prompt_states,
+    running_session,
+)
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+LIMIT = "You've hit your session limit · try again in 2 hours"
+
+
+def suspended_session(text: str = LIMIT, *, tool: bool = False, **fields: Any) -> TaskSession:
+    """Return a session whose turn, of the prompt p1, a usage limit has just ended."""
+    return reach_limit(running_session(**fields), Journal(), "p1", text, tool=tool)
+
+
+def reach_limit(
+    session: TaskSession, journal: Journal, message_id: str, text: str = LIMIT, *, tool: bool = False
+) -> TaskSession:
+    """Let the turn of a prompt end at a usage limit."""
+    Prompt.objects.get_or_create(
+        session=session, message_id=message_id, defaults={"text": f"do {message_id}", "state": "sending"}
+    )
+    begin = journal.turn_begins(message_id)
+    used = [journal.tool("t1", status="completed")] if tool else []
+    end = journal.line(
+        JournalKind.TURN_FAILED, message_id=message_id, code="usage_limit", message=text, ts=timezone.now().timestamp()
+    )
+    ingest(session, [*begin, *used, end])
+    return fresh(session)
+
+
+def end_limit(session: TaskSession) -> None:
+    """Let the time of a suspension come, and run the job that notices it."""
+    Suspension.objects.filter(session=session, ended_at=None).update(wakes_at=timezone.now() - timedelta(seconds=1))
+    assert services.end_due_suspensions() == 1
+
+
+def queue(session: TaskSession, text: str) -> None:
+    """Let a user send the prompt p2."""
+    intents.queue_prompt(session.id, "p2", text, make_user())
+
+
+def claimed(session: TaskSession) -> str | None:
+    """Return the message id of the prompt that would be sent to the agent now."""
+    execution = execution_of(session)
+    found = claim_next_prompt(session.id, MINE, execution.journal_epoch, frozenset())
+    return found.message_id if found else None
+
+
+def test_limit_suspends_the_session_until_the_time_that_the_agent_names() -> None:
+    leases.register_supervisor(MINE.owner)
+    leases.mark_first_sweep_done(MINE.owner)
+    session = suspended_session()
+    row = Suspension.objects.get()
+    assert row.resets_at is not None
+    assert abs(row.resets_at - timezone.now() - timedelta(hours=2)) < timedelta(minutes=1)
+    assert row.resets_at < (row.wakes_at or row.resets_at) <= row.resets_at + timedelta(minutes=1)
+    status = load_status(session)
+    assert status.suspension is not None
+    assert status.suspension["message"] == LIMIT
+    assert status.stillness is not None
+    assert status.stillness["reason"] == "suspended"
+    assert status.stillness["until"] == row.wakes_at.isoformat() if row.wakes_at else None
+    assert [item.kind for item in AttentionItem.objects.filter(resolved_at=None)] == ["suspended"]
+
+
+def test_limit_without_a_known_end_suspends_without_holding_prompts() -> None:
+    session = suspended_session("You have reached the maximum number of requests for today.")
+    row = Suspension.objects.get()
+    assert (row.resets_at, row.wakes_at) == (None, None)
+    queue(session, "try")
+    assert claimed(session) == "p2"
+
+
+def test_prompts_wait_for_the_end_of_the_limit_and_are_then_sent_by_themselves() -> None:
+    session = suspended_session()
+    queue(session, "next")
+    assert claimed(session) is None
+    end_limit(session)
+    assert last_payload(session, "session.suspension.ended")["continuation"] == "nothing"
+    assert claimed(session) == "p2"
+    assert not AttentionItem.objects.filter(kind="suspended", resolved_at=None).exists()
+
+
+def test_prompt_that_a_limit_holds_back_is_never_overdue() -> None:
+    session = suspended_session()
+    queue(session, "next")
+    long_ago = timezone.now() - timedelta(days=1)
+    Prompt.objects.filter(message_id="p2").update(created_at=long_ago)
+    session.runs.update(ended_at=long_ago)
+    assert not overdue_prompts().exists()
+    end_limit(session)
+    assert not overdue_prompts().exists()
+    Suspension.objects.update(ended_at=long_ago)
+    assert overdue_prompts().exists()
+
+
+@pytest.mark.parametrize(("windows", "expected"), [(0, None), (1, "limit")])
+def test_turn_that_the_limit_has_cut_off_is_continued_as_the_policy_says(
+    settings: Any, windows: int, expected: str | None
+) -> None:
+    settings.KANDEV_CONTINUE_AT_RESET = windows
+    session = suspended_session(tool=True)
+    end_limit(session)
+    found = claimed(session)
+    assert (found or "").partition(":")[0] == (expected or "")
+    if expected:
+        again = Prompt.objects.get(message_id=found)
+        assert again.kind == "retry"
+        assert "do p1" in again.text
+        assert again.text != "do p1"
+        assert Prompt.objects.get(message_id="p1").resent_as == again
+
+
+def test_turn_without_any_work_gets_its_own_prompt_again(settings: Any) -> None:
+    settings.KANDEV_CONTINUE_AT_RESET = 1
+    session = suspended_session()
+    end_limit(session)
+    assert Prompt.objects.get(message_id=claimed(session)).text == "do p1"
+
+
+def test_each_further_limit_counts_and_the_policy_ends_the_series(settings: Any) -> None:
+    settings.KANDEV_CONTINUE_AT_RESET = 2
+    session, journal = running_session(), Journal()
+    reach_limit(session, journal, "p1", tool=True)
+    for _ in range(2):
+        end_limit(session)
+        message_id = claimed(session)
+        assert message_id is not None
+        reach_limit(session, journal, message_id, tool=True)
+    assert list(Suspension.objects.order_by("began_at").values_list("windows", flat=True)) == [0, 1, 2]
+    end_limit(session)
+    assert claimed(session) is None
+
+
+def test_going_on_happens_once_however_often_it_is_requested(settings: Any) -> None:
+    settings.KANDEV_CONTINUE_AT_RESET = 1
+    session = suspended_session(tool=True)
+    Suspension.objects.update(wakes_at=timezone.now() - timedelta(seconds=1))
+    together = threading.Barrier(2)
+    counts: list[int] = []
+
+    def go_on() -> None:
+        together.wait()
+        counts.append(services.end_due_suspensions())
+        connection.close()
+
+    threads = [threading.Thread(target=go_on) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sum(counts) == 1
+    assert Prompt.objects.filter(message_id__startswith="limit:").count() == 1
+    assert services.end_due_suspensions() == 0
+    with pytest.raises(Conflict):
+        services.go_on_now(session.id, make_user())
+
+
+def test_person_lets_it_go_on_before_the_limit_ends() -> None:
+    session = suspended_session(tool=True)
+    found = services.go_on_now(session.id, make_user())
+    assert found.prompt is not None
+    assert claimed(session) == found.prompt.message_id
+    ended = Suspension.objects.get()
+    assert (ended.end, ended.ended_by) == ("user", make_user())
+    assert last_payload(session, "session.suspension.ended")["by"] == "ada"
+
+
+def test_another_prompt_after_an_unknown_end_replaces_the_turn_that_was_cut_off(settings: Any) -> None:
+    settings.KANDEV_CONTINUE_AT_RESET = 1
+    session, journal = running_session(), Journal()
+    reach_limit(session, journal, "p1", "Usage limit reached.", tool=True)
+    Prompt.objects.create(session=session, message_id="p2", text="else", state="sending")
+    ingest(session, [*journal.turn_begins("p2"), *journal.says("done"), journal.completes("p2")])
+    assert open_suspension(session.id) is None
+    assert Suspension.objects.get().end == "obsolete"
+    assert services.end_due_suspensions() == 0
+
+
+def test_stopped_session_does_not_go_on(settings: Any) -> None:
+    settings.KANDEV_CONTINUE_AT_RESET = 1
+    session = suspended_session(tool=True)
+    change(session, desired_state="stopped")
+    end_limit(session)
+    assert Suspension.objects.get().end == "obsolete"
+    assert prompt_states(session) == {"p1": "done"}
+
+
+def test_prompt_to_a_session_that_sleeps_until_the_end_of_its_limit_starts_no_agent() -> None:
+    session = suspended_session()
+    change(execution_of(session), status="stopped", status_reason="idle")
+    change(session, launch_id="")
+    queue(session, "next")
+    assert open_orders(session) == []
+    end_limit(session)
+    assert [kind for kind, _ in open_orders(session)] == ["start"]
+
+
+def test_step_of_a_workflow_waits_and_follows_the_prompt_that_goes_on(settings: Any) -> None:
+    settings.KANDEV_CONTINUE_AT_RESET = 1
+    session = suspended_session(tool=True)
+    assert follow_prompt(session, "p1").result is None
+    end_limit(session)
+    followed = follow_prompt(session, "p1")
+    assert followed.result is None
+    assert followed.prompt is not None
+    assert followed.prompt.message_id.startswith("limit:")
+
+
+def test_step_of_a_workflow_fails_when_nobody_continues_it() -> None:
+    session = suspended_session(tool=True)
+    end_limit(session)
+    result = follow_prompt(session, "p1").result
+    assert result is not None
+    assert "session limit" in result["error"]
+
+
+def test_events_tell_the_beginning_and_the_end() -> None:
+    session = suspended_session()
+    begun = last_payload(session, "session.suspended")
+    assert (begun["reason"], begun["zone"], begun["message"]) == ("usage_limit", "UTC", LIMIT)
+    end_limit(session)
+    assert names(session)[-1] == "session.suspension.ended"
