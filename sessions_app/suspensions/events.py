@@ -8,8 +8,8 @@ from typing import Final
 
 from pydantic import Field
 
-from sessions_app.attention.rules import attention
-from sessions_app.attention.rules.attention import AttentionKind
+from sessions_app.attention.rules import notices
+from sessions_app.attention.rules.notices import AttentionKind
 from sessions_app.kernel.events.base import Event, Inbox
 from sessions_app.sessions.rules.situation_facts import Label
 from sessions_app.suspensions.rules.suspension import Continuation, SuspensionEnd
@@ -42,7 +42,7 @@ class Suspended(
     def update_inbox(self, inbox: Inbox) -> None:
         """Say until when, and why."""
         until = f"{datetime.fromisoformat(self.until):%Y-%m-%d %H:%M} UTC" if self.until else ""
-        inbox.raise_item(attention.suspended_notice(self.suspension_id, until, self.zone, self.message))
+        inbox.raise_item(notices.suspended_notice(self.suspension_id, until, self.zone, self.message))
 
 
 class SuspensionEnded(
@@ -67,4 +67,4 @@ class SuspensionEnded(
 
     def update_inbox(self, inbox: Inbox) -> None:
         """Settle the item about it."""
-        inbox.resolve(self.reason, key=attention.suspended_key(self.suspension_id))
+        inbox.resolve(self.reason, key=notices.suspended_key(self.suspension_id))

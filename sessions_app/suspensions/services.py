@@ -26,7 +26,6 @@ from sessions_app.kernel.rules.states import (
 from sessions_app.kernel.services.errors import Conflict, SessionsError
 from sessions_app.models import Prompt, SessionTransaction, Turn, session_transaction
 from sessions_app.prompts.services import prepare_for_prompt, require_contents
-from sessions_app.stream.conversation import ConversationUpdate
 from sessions_app.suspensions.models import Suspension, begin_suspension, end_suspension, open_suspension
 from sessions_app.suspensions.rules.suspension import Continuation, CutOffTurn, SuspensionEnd, continuation
 from sessions_app.turns.rules.continuation import Interruption, retry_prompt
@@ -36,23 +35,15 @@ BATCH: Final = 100
 _LIMIT_SENTENCE: Final = "A usage limit of yours was reached, and has ended."
 
 
-def note_limit(
-    transaction: SessionTransaction, turn: Turn, line: Mapping[str, Any], conversation: ConversationUpdate
+def suspend_after_turn(
+    transaction: SessionTransaction, turn: Turn, line: Mapping[str, Any], *, has_worked: bool
 ) -> None:
-    """Suspend the session if a usage limit has ended ``turn``; end its suspension if the turn was completed.
-
-    ``line`` is the journal line that reports the end of the turn.
-    """
-    if turn.state == RunState.COMPLETED:
-        _settle_suspension(transaction)
+    """Suspend the session, because a usage limit has ended ``turn``, as the journal ``line`` reports."""
     session = transaction.session
-    if line.get("code") != USAGE_LIMIT or session.desired_state != DesiredState.RUNNING:
-        return
-    if session.state in TERMINAL_STATES:
+    if session.desired_state != DesiredState.RUNNING or session.state in TERMINAL_STATES:
         return
     message = str(line.get("message") or "")
     reset = _find_reset(line, message, transaction.at)
-    has_worked = conversation.has_called_tools_since(turn)
     begin_suspension(transaction, turn, reset, reason=USAGE_LIMIT, message=message, has_worked=has_worked)
 
 
@@ -65,7 +56,7 @@ def _find_reset(line: Mapping[str, Any], message: str, now: datetime) -> LimitRe
     return find_reset(message, now, timezone.get_default_timezone())
 
 
-def _settle_suspension(transaction: SessionTransaction) -> None:
+def settle_suspension(transaction: SessionTransaction) -> None:
     """End the suspension of a session whose agent has completed a turn: the limit no longer holds."""
     row = open_suspension(transaction.session.id)
     if row is not None:

@@ -14,9 +14,9 @@ from sessions_app.recovery import continuity
 from sessions_app.recovery.rules import verification
 from sessions_app.starts.outcomes import record_lost_conversation
 from sessions_app.stream.conversation import LEFT_OPEN, JournalLine, JournalUpdate
-from sessions_app.suspensions.services import note_limit
+from sessions_app.suspensions.journal import note_limit
 from sessions_app.turns.retries import plan_retry, record_turn_failure
-from sessions_app.turns.rules import turn_ends
+from sessions_app.turns.rules import transient_errors, turn_ends
 
 EMPTY_TURN_REASONS: dict[str, str] = {
     "turn_refused": "The agent refused this request. Rephrase it, or start a new session.",
@@ -60,7 +60,18 @@ def cancel_turn(update: JournalUpdate, line: JournalLine) -> None:
 
 def fail_turn(update: JournalUpdate, line: JournalLine) -> None:
     """End a failed turn, and plan to try it again if its error may pass."""
-    _end_turn(update, line, "fail")
+    _end_turn(update, _with_limit_code(line), "fail")
+
+
+def _with_limit_code(line: JournalLine) -> JournalLine:
+    """Return the line of a failed turn with the code of a usage limit if its error is one that does not pass soon."""
+    code, message = str(line.get("code") or ""), str(line.get("message") or "")
+    if code != "agent_error" or transient_errors.transient_trouble(code, message) is not None:
+        return line
+    failure = turn_ends.find_failure_message(message, _failure_messages())
+    if failure is None or failure.code != USAGE_LIMIT:
+        return line
+    return {**line, "code": USAGE_LIMIT}
 
 
 def _end_turn(update: JournalUpdate, line: JournalLine, move: str) -> None:

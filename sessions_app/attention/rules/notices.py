@@ -66,7 +66,14 @@ STAFF_KINDS: Final = frozenset({AttentionKind.OWNER_LEFT})
 LOOK_KINDS: Final = frozenset({AttentionKind.IDLE, AttentionKind.RECEIPT, AttentionKind.UNPROVEN})
 """Kinds that are resolved for a user who has seen them; the others need an action."""
 AT_REST_KINDS: Final = frozenset(
-    {AttentionKind.IDLE, AttentionKind.ERROR, AttentionKind.OVERDUE, AttentionKind.STALLED, AttentionKind.OWNER_LEFT}
+    {
+        AttentionKind.IDLE,
+        AttentionKind.ERROR,
+        AttentionKind.OVERDUE,
+        AttentionKind.STALLED,
+        AttentionKind.OWNER_LEFT,
+        AttentionKind.SUSPENDED,
+    }
 )
 """Kinds that no longer apply once the agent works, or the session should no longer run."""
 PRIORITY: Final[Mapping[str, int]] = {kind: number for number, kind in enumerate(AttentionKind)}

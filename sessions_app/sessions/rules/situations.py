@@ -227,7 +227,7 @@ _ROWS: Final[tuple[_Row, ...]] = (
         situation_texts.token_rejected,
     ),
     (lambda f: f.overdue_prompts > 0, situation_texts.overdue),
-    (lambda f: f.suspended, situation_texts.suspended),
+    (lambda f: f.suspended and f.desired_state != DesiredState.STOPPED, situation_texts.suspended),
     (lambda f: f.retrying and not f.is_down, situation_texts.retrying),
     (lambda f: f.cancel_ignored_since is not None, situation_texts.cancel_ignored),
     (lambda f: f.stalled_since is not None, situation_texts.stalled),
