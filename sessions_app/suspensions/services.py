@@ -15,6 +15,7 @@ from django.utils import timezone
 from executors_app.agents import USAGE_LIMIT
 from executors_app.agents.limit_resets import LimitReset, find_reset, find_reset_in_data
 from executors_app.plugins import UnknownPlugin, agent_type
+from sessions_app.accounts.authorization import may_write_session
 from sessions_app.kernel.guarded_jobs import guard_job
 from sessions_app.kernel.rules.states import (
     TERMINAL_STATES,
@@ -116,6 +117,10 @@ def _go_on(transaction: SessionTransaction, row: Suspension, end: SuspensionEnd,
     session = transaction.session
     if session.task.end or session.state in TERMINAL_STATES or session.desired_state == DesiredState.STOPPED:
         end_suspension(transaction, row, SuspensionEnd.OBSOLETE, Continuation.NOTHING)
+        return WentOn(Continuation.NOTHING, None)
+    if by is None and session.owner is not None and not may_write_session(session.owner, session):
+        # As for automatic starts: nothing runs in the name of somebody who has lost the right to it.
+        end_suspension(transaction, row, end, Continuation.NOTHING)
         return WentOn(Continuation.NOTHING, None)
     failed = _refused_prompt(transaction, row)
     turn = CutOffTurn(failed is not None, row.has_worked, _refuses_first(session.agent_profile.agent_type), row.windows)

@@ -39,6 +39,7 @@ from sessions_app.models import (
     ReportedAgent,
     Repository,
     Supervisor,
+    Suspension,
     SweepOutcome,
     SweepRequest,
     Task,
@@ -107,6 +108,7 @@ def _make_record(session: TaskSession, user: User, name: str) -> None:
     ReportedAgent.objects.create(
         team=session.task.team, executor=session.executor, agent_type="demo", version=name, seen_at=now
     )
+    Suspension.objects.create(session=session, run=run, reason="usage_limit", message="You have hit your limit.")
     ContinuityReceipt.objects.create(session=session, kind="resumed", launch_id=uuid.uuid4().hex)
     sweep = RecoverySweep.objects.create(boot_id="boot", trigger="boot", started_at=now, outcomes={"resumed": 1})
     SweepOutcome.objects.create(sweep=sweep, session=session, rule="reattach")

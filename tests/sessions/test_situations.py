@@ -125,6 +125,14 @@ TABLE: list[tuple[SituationFacts, Code, str, str, str]] = [
         "choose_conversation",
     ),
     (facts_of(overdue_prompts=2), Code.OVERDUE, "warning", "2 prompts have waited longer", "try_again"),
+    (
+        facts_of(UP, suspended=True, suspended_until=AT, suspension_message="Your limit is reached"),
+        Code.SUSPENDED,
+        "warning",
+        "goes on at 12:00:00 UTC",
+        "go_on",
+    ),
+    (facts_of(UP, suspended=True), Code.SUSPENDED, "warning", "usage limit is reached", "go_on"),
     (facts_of(UP, retrying=True, retry=RETRY), Code.RETRYING, "warning", "retried at 12:00:00 UTC (1 of 5)", "cancel"),
     (facts_of(UP, cancel_ignored_since=AT), Code.CANCEL_IGNORED, "warning", "cancel its turn at 12:00:00 UTC", "stop"),
     (facts_of(UP, stalled_since=AT), Code.STALLED, "info", "has not responded since 12:00:00 UTC", "cancel"),
@@ -221,6 +229,7 @@ LABELLED: list[tuple[SituationFacts, str]] = [
     (facts_of(asleep=True), "Asleep"),
     (facts_of(next_restart_at=NOW), "Restart scheduled"),
     (facts_of(start_reason="capacity"), "Waiting to start"),
+    (facts_of(UP, suspended=True), "Usage limit"),
     (facts_of(UP, retrying=True), "Retrying"),
     (facts_of(STOPPED), "Stopped"),
     (facts_of(last_run_state="failed"), "Turn failed"),
@@ -263,6 +272,7 @@ IDLE: list[tuple[SituationFacts, IdleReason | None, str, str]] = [
     (facts_of(UP, work_state="working"), None, "", ""),
     (facts_of(UP, session_state="COMPLETED"), None, "", ""),
     (facts_of(UP, task_end="done"), None, "", ""),
+    (facts_of(UP, suspended=True, suspended_until=AT), IdleReason.SUSPENDED, "usage limit", "until then"),
     (facts_of(UP, recovering=True), IdleReason.RECOVERING, "just started", "Wait"),
     (facts_of(UP, recovering=True, supervised=False), IdleReason.NO_SUPERVISOR, "no supervisor", "administrator"),
     (facts_of(UP, pending_permissions=1, work_state="working"), IdleReason.PERMISSION, "permission", "Allow"),
@@ -309,7 +319,8 @@ def test_idle_reason_comes_with_the_next_step(
         return
     assert found is not None and found.reason is reason
     assert text in found.text and step in found.next_step
-    assert found.until == (AT if reason in (IdleReason.BACKING_OFF, IdleReason.OUTSIDE) else None)
+    has_end = reason in (IdleReason.BACKING_OFF, IdleReason.OUTSIDE, IdleReason.SUSPENDED)
+    assert found.until == (AT if has_end else None)
 
 
 def test_every_idle_reason_is_in_the_table() -> None:

@@ -20,7 +20,7 @@ from sessions_app.sessions.services.status import load_status
 from sessions_app.supervisor import leases
 from sessions_app.suspensions import services
 from sessions_app.suspensions.models import open_suspension
-from sessions_app.workflows.driver.run_snapshot import follow_prompt
+from sessions_app.workflows.driver.prompt_progress import follow_prompt
 from tests.supervisor.journals import Journal, ingest
 from tests.supervisor.rows import (
     MINE,
@@ -219,6 +219,15 @@ def test_stopped_session_does_not_go_on(settings: Any) -> None:
     assert prompt_states(session) == {"p1": "done"}
 
 
+def test_session_of_somebody_who_may_no_longer_write_does_not_go_on(settings: Any) -> None:
+    settings.KANDEV_CONTINUE_AT_RESET = 1
+    session = suspended_session(tool=True)
+    make_user().groups.clear()
+    end_limit(session)
+    assert prompt_states(session) == {"p1": "done"}
+    assert open_orders(session) == []
+
+
 def test_prompt_to_a_session_that_sleeps_until_the_end_of_its_limit_starts_no_agent() -> None:
     session = suspended_session()
     change(execution_of(session), status="stopped", status_reason="idle")
@@ -254,3 +263,23 @@ def test_events_tell_the_beginning_and_the_end() -> None:
     assert (begun["reason"], begun["zone"], begun["message"]) == ("usage_limit", "UTC", LIMIT)
     end_limit(session)
     assert names(session)[-1] == "session.suspension.ended"
+
+
+def test_limit_that_an_agent_reports_as_an_error_suspends_too() -> None:
+    session, journal = running_session(), Journal()
+    Prompt.objects.create(session=session, message_id="p1", text="do it", state="sending")
+    begin, now = journal.turn_begins("p1"), timezone.now().timestamp()
+    error = {"code": "agent_error", "message": "You've hit your usage limit. Try again in 3 hours 42 minutes."}
+    ingest(session, [*begin, journal.line(JournalKind.TURN_FAILED, message_id="p1", ts=now, **error)])
+    assert session.runs.get().reason == "usage_limit"
+    assert open_suspension(session.id) is not None
+
+
+def test_error_that_passes_within_a_minute_is_retried_and_suspends_nothing() -> None:
+    session, journal = running_session(), Journal()
+    Prompt.objects.create(session=session, message_id="p1", text="do it", state="sending")
+    begin = journal.turn_begins("p1")
+    error = {"code": "agent_error", "message": "You have hit the rate limit. Please try again in 20s"}
+    ingest(session, [*begin, journal.line(JournalKind.TURN_FAILED, message_id="p1", **error)])
+    assert open_suspension(session.id) is None
+    assert session.prompts.filter(kind="retry").exists()

@@ -10,7 +10,7 @@ from django.db import migrations, models
 class Migration(migrations.Migration):
 
     dependencies = [
-        ('sessions_app', '0007_fill_turns'),
+        ('sessions_app', '0008_wait_keys'),
         migrations.swappable_dependency(settings.AUTH_USER_MODEL),
     ]
 
