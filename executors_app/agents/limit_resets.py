@@ -7,10 +7,10 @@ a time zone or without. A text in which no such time is found gives None: unknow
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta, tzinfo
-from typing import Any, Final
+from typing import Final
 from zoneinfo import ZoneInfo
 
 _TEXT_LIMIT: Final = 4000
@@ -52,18 +52,6 @@ def find_reset(text: str, now: datetime, local: tzinfo = UTC) -> LimitReset | No
         for found in read(shown, now, local):
             if now - _JUST_PASSED <= found.at <= now + MOST:
                 return LimitReset(max(found.at, now), found.zone)
-    return None
-
-
-def find_reset_in_data(data: Mapping[str, Any], now: datetime) -> LimitReset | None:
-    """Return when a limit ends by the fields of an error, as in ``{"resets_at": 1767225600}``; None if unknown."""
-    for name, value in data.items():
-        key = re.sub(r"[^a-z]", "", str(name)[:40].lower())
-        if key not in _FIELDS:
-            continue
-        moment = _FIELDS[key](value, now)
-        if moment is not None and now - _JUST_PASSED <= moment <= now + MOST:
-            return LimitReset(max(moment, now), "UTC")
     return None
 
 
@@ -208,49 +196,3 @@ _READERS: Final[tuple[Callable[[str, datetime, tzinfo], Iterator[LimitReset]], .
     _read_clock,
     _read_duration,
 )
-
-
-# --- Fields of an error ---
-
-
-def _moment_field(value: object, now: datetime) -> datetime | None:
-    if isinstance(value, str):
-        found = next(_read_iso(value[:64], now, UTC), None)
-        if found is not None:
-            return found.at
-    number = _number(value)
-    return None if number is None else _from_epoch(number)
-
-
-def _seconds_field(value: object, now: datetime) -> datetime | None:
-    number = _number(value)
-    if number is None and isinstance(value, str):
-        number = _duration(value[:64]) or None
-    if number is None or number > MOST.total_seconds():
-        return None
-    return now + timedelta(seconds=number)
-
-
-def _milliseconds_field(value: object, now: datetime) -> datetime | None:
-    number = _number(value)
-    return None if number is None else _seconds_field(number / 1000, now)
-
-
-def _number(value: object) -> float | None:
-    """Return a plausible number, also of a text; None for anything else."""
-    if isinstance(value, str) and re.fullmatch(r"\d{1,13}(?:\.\d{1,9})?", value):
-        value = float(value)
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 10**13:
-        return None
-    return float(value)
-
-
-_FIELDS: Final[Mapping[str, Callable[[object, datetime], datetime | None]]] = {
-    **dict.fromkeys(
-        ("resetsat", "resetat", "resettime", "resettimestamp", "resetdate", "quotaresettime"), _moment_field
-    ),
-    **dict.fromkeys(("resetsinseconds", "resetinseconds", "resetafterseconds", "retryafterseconds"), _seconds_field),
-    **dict.fromkeys(("retryafter", "retrydelay", "resetsin", "resetafter", "quotaresetdelay"), _seconds_field),
-    **dict.fromkeys(("retryafterms", "resetafterms", "retrydelayms"), _milliseconds_field),
-}
-"""Names of fields, without case and separators, and how their values are read."""

@@ -13,7 +13,7 @@ from django.contrib.auth.models import User
 from django.utils import timezone
 
 from executors_app.agents import USAGE_LIMIT
-from executors_app.agents.limit_resets import LimitReset, find_reset, find_reset_in_data
+from executors_app.agents.limit_resets import find_reset
 from executors_app.plugins import UnknownPlugin, agent_type
 from sessions_app.accounts.authorization import may_write_session
 from sessions_app.kernel.guarded_jobs import guard_job
@@ -44,17 +44,8 @@ def suspend_after_turn(
     if session.desired_state != DesiredState.RUNNING or session.state in TERMINAL_STATES:
         return
     message = str(line.get("message") or "")
-    reset = _find_reset(line, message, transaction.at)
+    reset = find_reset(message, transaction.at, timezone.get_default_timezone())
     begin_suspension(transaction, turn, reset, reason=USAGE_LIMIT, message=message, has_worked=has_worked)
-
-
-def _find_reset(line: Mapping[str, Any], message: str, now: datetime) -> LimitReset | None:
-    data = line.get("data")
-    if isinstance(data, Mapping):
-        found = find_reset_in_data(data, now)
-        if found is not None:
-            return found
-    return find_reset(message, now, timezone.get_default_timezone())
 
 
 def settle_suspension(transaction: SessionTransaction) -> None:
@@ -160,7 +151,7 @@ def _give_again(
         text = retry_prompt(Interruption(transaction.session.task.title, failed.text, ()), _LIMIT_SENTENCE)
     else:
         require_contents(failed)
-    again = transaction.queue_prompt(
+    again = transaction.add_prompt(
         f"limit:{row.id}",
         text,
         kind=PromptKind.RETRY,

@@ -15,7 +15,7 @@ from sessions_app.attention.services.inbox import overdue_prompts
 from sessions_app.kernel.services.errors import Conflict
 from sessions_app.models import AttentionItem, Prompt, Suspension, TaskSession
 from sessions_app.prompts.delivery import claim_next_prompt
-from sessions_app.sessions.services import intents
+from sessions_app.prompts.services import queue_prompt
 from sessions_app.sessions.services.status import load_status
 from sessions_app.supervisor import leases
 from sessions_app.suspensions import services
@@ -69,7 +69,7 @@ def end_limit(session: TaskSession) -> None:
 
 def queue(session: TaskSession, text: str) -> None:
     """Let a user send the prompt p2."""
-    intents.queue_prompt(session.id, "p2", text, make_user())
+    queue_prompt(session.id, "p2", text, make_user())
 
 
 def claimed(session: TaskSession) -> str | None:
