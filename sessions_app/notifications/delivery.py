@@ -148,7 +148,7 @@ MAX_CALLS_PER_TEAM: Final = 8
 """Receivers of one team and its members that a round calls at the same time."""
 TEST_INTERVAL: Final = 0.5
 """Seconds between two looks of a round for tests that were requested meanwhile."""
-ROUND_TASK: Final = "sessions_app.worker.notifications.notify"
+ROUND_TASK: Final = "sessions_app.tasks.notifications.notify"
 RETENTION: Final = timedelta(days=30)
 
 

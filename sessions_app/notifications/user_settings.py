@@ -26,7 +26,7 @@ _test_limit: Final = AttemptLimit("notification-test", 10, 300)
 """Limit for all tests of one user together."""
 _team_test_limit: Final = AttemptLimit("notification-test-team", 30, 300)
 """Limit for all tests of a team's webhooks, and of its members, together."""
-GIVE_TASK: Final = "sessions_app.worker.notifications.give"
+GIVE_TASK: Final = "sessions_app.tasks.notifications.give"
 
 
 def get_settings(user: User) -> NotificationSettings:

@@ -11,15 +11,15 @@ from django.utils import timezone
 from django_q.models import Schedule
 
 SCHEDULES: Final[Mapping[str, Mapping[str, Any]]] = {
-    "maintenance": {"func": "sessions_app.worker.maintenance.maintain", "schedule_type": Schedule.HOURLY},
+    "maintenance": {"func": "sessions_app.tasks.maintenance.maintain", "schedule_type": Schedule.HOURLY},
     "notifications": {
-        "func": "sessions_app.worker.notifications.notify",
+        "func": "sessions_app.tasks.notifications.notify",
         "schedule_type": Schedule.MINUTES,
         "minutes": 1,
     },
-    "workflows": {"func": "sessions_app.worker.workflows.start_due", "schedule_type": Schedule.MINUTES, "minutes": 1},
+    "workflows": {"func": "sessions_app.tasks.workflows.start_due", "schedule_type": Schedule.MINUTES, "minutes": 1},
 }
-"""Fields of each schedule, by its name."""
+"""Fields of each schedule, by its name. Workers of release 1.0 know these paths, too (``sessions_app.tasks``)."""
 FIRST_RUN_DELAY: Final = timedelta(minutes=10)
 """Delay of the first run, so that it does not slow down a start."""
 FIRST_RUN_DELAYS: Final[Mapping[str, timedelta]] = {"workflows": timedelta(seconds=10)}

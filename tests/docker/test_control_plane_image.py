@@ -163,7 +163,7 @@ def test_deployment_check_finds_no_problem(containers: ControlPlaneContainers) -
 
 
 def test_worker_runs_queued_jobs(containers: ControlPlaneContainers) -> None:
-    queue = "from django_q.tasks import async_task; print(async_task('sessions_app.worker.notifications.notify'))"
+    queue = "from django_q.tasks import async_task; print(async_task('sessions_app.tasks.notifications.notify'))"
     assert containers.run("python3", "manage.py", "shell", "-v", "0", "-c", queue)
     containers.run("python3", "manage.py", "qcluster", "--run-once")
     count = "from django_q.models import OrmQ; print(OrmQ.objects.count())"

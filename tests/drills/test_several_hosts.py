@@ -19,7 +19,7 @@ from tests.redis_server import RedisServer, running_redis
 from tests.waiting import eventually
 
 pytestmark = [pytest.mark.postgresql]
-QUEUE = "from django_q.tasks import async_task; async_task('sessions_app.worker.maintenance.maintain')"
+QUEUE = "from django_q.tasks import async_task; async_task('sessions_app.tasks.maintenance.maintain')"
 COMPLETED = "session.run.completed"
 
 

@@ -1,4 +1,4 @@
-"""Jobs and schedules of release 1.0 have the former dotted paths of the worker's functions, and still run."""
+"""Jobs and schedules have the dotted paths of release 1.0, whose workers may run beside those of this one."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ from django.utils import timezone
 from django_q.models import Schedule
 from django_q.tasks import async_task
 
+from sessions_app.notifications.delivery import ROUND_TASK
+from sessions_app.notifications.user_settings import GIVE_TASK
 from sessions_app.worker import maintenance, notifications, schedules, workflows
 
 pytestmark = pytest.mark.django_db
@@ -19,13 +21,13 @@ pytestmark = pytest.mark.django_db
 @pytest.mark.parametrize(
     ("path", "function", "arguments"),
     [
-        ("sessions_app.worker.maintenance.maintain", maintenance.maintain, ()),
-        ("sessions_app.worker.notifications.notify", notifications.notify, ()),
-        ("sessions_app.worker.notifications.give", notifications.give, (uuid.uuid4(),)),
-        ("sessions_app.worker.workflows.start_due", workflows.start_due, ()),
+        ("sessions_app.tasks.maintenance.maintain", maintenance.maintain, ()),
+        ("sessions_app.tasks.notifications.notify", notifications.notify, ()),
+        ("sessions_app.tasks.notifications.give", notifications.give, (uuid.uuid4(),)),
+        ("sessions_app.tasks.workflows.start_due", workflows.start_due, ()),
     ],
 )
-def test_job_queued_under_its_former_path_runs(
+def test_job_queued_under_the_path_of_release_1_0_runs(
     path: str, function: Callable[..., Any], arguments: tuple[Any, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     calls: list[tuple[Any, ...]] = []
@@ -35,7 +37,17 @@ def test_job_queued_under_its_former_path_runs(
     assert calls == [arguments]
 
 
-def test_schedule_of_the_release_before_moves_to_the_new_path_once() -> None:
+def test_schedules_and_queued_jobs_have_paths_that_release_1_0_knows() -> None:
+    paths = {fields["func"] for fields in schedules.SCHEDULES.values()} | {ROUND_TASK, GIVE_TASK}
+    assert paths == {
+        "sessions_app.tasks.maintenance.maintain",
+        "sessions_app.tasks.notifications.notify",
+        "sessions_app.tasks.notifications.give",
+        "sessions_app.tasks.workflows.start_due",
+    }
+
+
+def test_schedule_with_another_path_is_corrected_and_keeps_its_time() -> None:
     Schedule.objects.all().delete()
     due = timezone.now()
     Schedule.objects.create(
@@ -45,10 +57,5 @@ def test_schedule_of_the_release_before_moves_to_the_new_path_once() -> None:
         next_run=due,
     )
     schedules.ensure_schedules()
-    [moved] = Schedule.objects.filter(name="maintenance")
-    assert (moved.func, moved.next_run) == ("sessions_app.worker.maintenance.maintain", due)
-
-
-def test_every_schedule_and_queued_job_names_a_function_of_the_worker() -> None:
-    paths = {fields["func"] for fields in schedules.SCHEDULES.values()}
-    assert {path.rpartition(".")[0].rpartition(".")[0] for path in paths} == {"sessions_app.worker"}
+    [corrected] = Schedule.objects.filter(name="maintenance")
+    assert (corrected.func, corrected.next_run) == ("sessions_app.tasks.maintenance.maintain", due)
