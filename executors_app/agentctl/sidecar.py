@@ -115,10 +115,7 @@ class Sidecar:
 
     async def cancel(self, message_id: str) -> dict[str, bool]:
         """``POST /cancel``."""
-        driver = None
-        if self.agent.is_running:
-            driver = self.agent.driver()
-        return await self.turns.cancel(driver, message_id)
+        return await self.turns.cancel(message_id)
 
     async def shutdown(self, stop_agent: bool, intent_id: str) -> dict[str, Any]:
         """``POST /shutdown``: end agentctl after the answer was sent; a running agent only with ``stop_agent``."""

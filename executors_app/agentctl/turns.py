@@ -243,8 +243,11 @@ class Turns:
 
     # -- other ends of a turn ----------------------------------------------------------------
 
-    async def cancel(self, driver: Driver | None, message_id: str) -> dict[str, bool]:
-        """Ask the agent to end this turn; ``cancelled`` is False if it is not the active one."""
+    async def cancel(self, message_id: str) -> dict[str, bool]:
+        """Ask the agent to end this turn; ``cancelled`` is False if it is not the active one.
+
+        A repeated request gets the first answer, also after the turn has ended.
+        """
         if self._store.get("cancel", message_id):
             return {"cancelled": True}
         turn = self._turn
@@ -254,8 +257,8 @@ class Turns:
         # Stored before the agent is asked: after a crash, a repeated request gets the same answer.
         self._store_flag("cancel", message_id)
         crash_points.reached("agentctl.cancel_remembered")
-        if first and driver is not None and turn.sent_to_driver:
-            await _ask_to_cancel(driver)
+        if first and turn.sent_to_driver:
+            await _ask_to_cancel(turn.driver)
             crash_points.reached("agentctl.cancel_asked")
         self._permissions.cancel_all("turn_cancelled")
         return {"cancelled": True}

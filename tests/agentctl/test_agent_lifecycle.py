@@ -126,6 +126,16 @@ async def test_agent_that_exits_during_its_start_is_reported_as_exited(running: 
     assert running.kinds()[-3:] == ["agent.started", "session.created", "agent.exited"]
 
 
+async def test_cancel_during_a_start_is_answered(running: Running) -> None:
+    start = asyncio.create_task(running.start(argv=["slow"]))
+    await running.reaches("starting")
+
+    assert await running.post("/cancel", message_id="m1") == (200, {"cancelled": False})
+
+    await running.post("/agent/stop", grace=0)
+    await start
+
+
 async def test_stop_ends_a_hanging_start(running: Running) -> None:
     start = asyncio.create_task(running.start(argv=["slow"]))
     await running.reaches("starting")

@@ -107,6 +107,14 @@ def test_hostile_line_does_not_affect_its_neighbours(
         assert {SKIPPED, GAP}.isdisjoint(names)
 
 
+def test_lines_that_are_skipped_for_different_reasons_are_recorded_apart() -> None:
+    session = running_session()
+    torn, again = line(2, text="torn")[:30], line(1, text="again")
+    ingest(session, parse_frame(b"\n".join([line(1, text="first"), torn, again, torn]).decode("utf-8", "replace")))
+    skipped = session.events.filter(name=SKIPPED).order_by("seq").values_list("payload", flat=True)
+    assert [(payload["reason"], payload["count"]) for payload in skipped] == [("unreadable", 2), ("out_of_order", 1)]
+
+
 def test_unstorable_characters_are_replaced_and_long_text_is_split() -> None:
     session = running_session()
     hostile = [TABLE["U+0000"][0], line(3, text="\x01 big " * (5 << 17))]

@@ -573,12 +573,19 @@ def _record_gaps(transaction: SessionTransaction, execution: ExecutorRunning, ne
     since = execution.last_seen_at
     for reason in new_lines.gaps:
         transaction.record_event(JournalGap(reason=reason, since=since.isoformat() if since else None))
-    if new_lines.skipped:
-        (reason, line), count = new_lines.skipped[0], len(new_lines.skipped)
+    for reason, lines in _by_reason(new_lines.skipped).items():
+        count, first = len(lines), lines[0]
         log.warning("session %s: %d lines of its journal are skipped: %s", transaction.session.id, count, reason)
         transaction.record_event(
-            JournalSkipped(reason=reason, count=count, seq=line.get("seq"), kind=str(line["kind"])[:64])
+            JournalSkipped(reason=reason, count=count, seq=first.get("seq"), kind=str(first["kind"])[:64])
         )
+
+
+def _by_reason(skipped: Sequence[tuple[str, JournalLine]]) -> Mapping[str, Sequence[JournalLine]]:
+    found: dict[str, list[JournalLine]] = {}
+    for reason, line in skipped:
+        found.setdefault(reason, []).append(line)
+    return found
 
 
 @dataclass
