@@ -308,7 +308,7 @@ KNOWN: Final[Mapping[str, tuple[str, ...]]] = {
     "numbers": ("count ||", "chosen.length", "`${offers.length}", "`${size.toLocaleString()}", "kept.length", "news ?"),
     "times": ("written(", "isToday ?"),
     "what the server's page shows already": (
-        *("node.data.slice(", "form.dataset.asks", "`${button.dataset.act", "`Session: ${word}`", "document.title"),
+        *("node.data.slice(", "form.dataset.asks", "`${button.dataset.act", "`Session: ${label}`", "document.title"),
     ),
     "words of the caller, in the same file": ("text;", 'change.replace("_", " ")'),
     "an address, whose host is in ASCII": ("`Open this address, which a program",),
