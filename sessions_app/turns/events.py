@@ -13,8 +13,10 @@ from sessions_app.kernel.events.base import Event, Inbox, with_reason
 from sessions_app.kernel.rules.log_event import LogEvent
 from sessions_app.kernel.rules.rebuild import KEY_LIMIT, SessionRebuild, text_value
 from sessions_app.kernel.rules.states import CANCELLED_BY_AGENT, RunState, TurnOrigin
+from sessions_app.kernel.rules.wording import join_alternatives
 from sessions_app.sessions.rules.situation_facts import Label, humanize_code
 from sessions_app.stream.rules.usage import parse_stored_usage
+from sessions_app.waits.rules.wait_keys import WaitKind
 
 _INTERRUPTION_CAUSES: Final[Mapping[str, str]] = {
     "wait_timeout": "Nobody answered in time, so the wait ended",
@@ -94,7 +96,7 @@ class RunWaiting(
 ):
     """A run waits for an answer."""
 
-    wait_kind: str = Field(description="`permission`, `tool_result` or `external`")
+    wait_kind: str = Field(description=join_alternatives(f"`{kind}`" for kind in WaitKind))
     wait_id: str
     resume_token_id: str = Field(description="of the key that answers it")
     deadline: str | None
@@ -102,7 +104,7 @@ class RunWaiting(
 
     def timeline_label(self) -> Label:
         """Say what it waits for."""
-        if self.wait_kind != "permission":
+        if self.wait_kind != WaitKind.PERMISSION:
             return Label(with_reason("Waiting for an external result", self.reason), "ask")
         if self.asks == "question":
             return Label("The agent asked a question and is waiting", "ask")

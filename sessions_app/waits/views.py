@@ -25,7 +25,7 @@ from sessions_app.sessions.rules.session_status import WaitStatus
 from sessions_app.sessions.rules.situation_facts import humanize_code
 from sessions_app.waits import services as waits
 from sessions_app.waits.forms import WaitCreateForm
-from sessions_app.waits.rules.wait_keys import WaitKeyState, WaitKind, most_usable_state
+from sessions_app.waits.rules.wait_keys import REQUESTED_KINDS, WaitKeyState, WaitKind, most_usable_state
 from sessions_app.waits.services import OpenWait
 
 MAX_PAST_WAITS: Final = 5
@@ -124,8 +124,7 @@ def wait_contexts(session: TaskSession, wait: WaitStatus | None) -> dict[str, An
 
     The argument ``wait`` is the one in the session's status, which can also be a permission wait.
     """
-    external_kinds = (WaitKind.EXTERNAL, WaitKind.TOOL_RESULT)
-    newest = session.runs.filter(wait_kind__in=external_kinds).order_by("-started_at")[: MAX_PAST_WAITS + 1]
+    newest = session.runs.filter(wait_kind__in=REQUESTED_KINDS).order_by("-started_at")[: MAX_PAST_WAITS + 1]
     runs = list(newest.prefetch_related("wait_keys__by"))
     open_wait = None
     if runs and wait is not None and wait["kind"] != WaitKind.PERMISSION:

@@ -35,6 +35,7 @@ from sessions_app.recovery.rules.verification import ReceiptKind, Verified
 from sessions_app.sessions.rules.situation_facts import AGENT_DIED
 from sessions_app.stream.live.authentication import CloseCode
 from sessions_app.stream.socket_actions import ACTIONS
+from sessions_app.waits.rules.wait_keys import REQUESTED_KINDS
 from tests.docs.documents import DOCS, documents, rows, text_of
 from tests.services import ROOT
 
@@ -69,6 +70,7 @@ def missing(words: Iterable[str], page: str) -> list[str]:
         ("codes.md", words_of(Reason, ReceiptKind, Verified, Code)),
         ("operate/restarts.md", words_of(Policy)),
         ("operate/inbox.md", words_of(AttentionKind)),
+        ("operate/work.md", set(REQUESTED_KINDS)),
         ("agents.md", set(plugins.agent_types())),
     ],
     ids=lambda value: value if isinstance(value, str) else min(value, default="none"),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from sessions_app.kernel.rules.wording import as_sentence, describe_exit
+from sessions_app.kernel.rules.wording import as_sentence, describe_exit, join_alternatives
 
 
 @pytest.mark.parametrize(
@@ -26,3 +26,8 @@ def test_end_of_a_process_names_its_code_or_its_signal(code: object, words: str)
 )
 def test_words_of_a_program_become_a_sentence(text: str, sentence: str) -> None:
     assert as_sentence(text) == sentence
+
+
+@pytest.mark.parametrize(("words", "text"), [(["a"], "a"), (["a", "b"], "a or b"), (["a", "b", "c"], "a, b or c")])
+def test_alternatives_are_joined_with_commas_and_or(words: list[str], text: str) -> None:
+    assert join_alternatives(words) == text

@@ -9,8 +9,10 @@ import pytest
 
 from sessions_app.waits.rules.wait_keys import (
     KEY_PREFIX,
+    REQUESTED_KINDS,
     WaitKeyFacts,
     WaitKeyState,
+    WaitKind,
     derive_secret,
     most_usable_state,
     recover_secret,
@@ -70,3 +72,7 @@ def test_stored_hash_reveals_nothing_of_the_secret() -> None:
     secret = derive_secret("id-1", "key")
     assert secret not in secret_digest(secret)
     assert len(secret_digest(secret)) == 64
+
+
+def test_members_request_every_kind_of_wait_except_permission() -> None:
+    assert set(REQUESTED_KINDS) == set(WaitKind) - {WaitKind.PERMISSION}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from datetime import datetime
 
 
@@ -10,6 +11,14 @@ def plural(number: int, one: str, many: str) -> str:
     if number == 1:
         return one
     return many.format(number)
+
+
+def join_alternatives(words: Iterable[str]) -> str:
+    """Return words as ``a, b or c``."""
+    *others, last = words
+    if not others:
+        return last
+    return f"{', '.join(others)} or {last}"
 
 
 def describe_exit(exit_code: object) -> str:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from sessions_app.kernel.rules.states import WorkState
 from sessions_app.recovery.rules.resumability import Policy
+from sessions_app.waits.rules.wait_keys import REQUESTED_KINDS, WaitKind
 
 _REQUEST_CHARS = 4000
 _MAX_LISTED = 20
@@ -160,7 +161,7 @@ def interrupted_wait_prompt(wait: InterruptedWait) -> str:
 
 
 def _wait_ended(wait: InterruptedWait) -> str:
-    what = {"tool_result": "the result of a tool"}.get(wait.kind, "an external result")
+    what = REQUESTED_KINDS.get(wait.kind, REQUESTED_KINDS[WaitKind.EXTERNAL])
     reason, until = " ".join(wait.reason.split()), ""
     if reason:
         what = f"{what}: “{reason}”"

@@ -11,19 +11,18 @@ from sessions_app.api.serializers.common import (
     StrictCharField,
     choice_field,
 )
+from sessions_app.kernel.rules.wording import join_alternatives
 from sessions_app.prompts.services import TEXT_LIMIT
-from sessions_app.waits.rules.wait_keys import WaitKind
+from sessions_app.waits.rules.wait_keys import REQUESTED_KINDS
 
-_INTERNAL_WAIT_KINDS: Final = "You cannot request a wait of the kind “{input}”. Use “external” or “tool_result”."
-"""Only an agent can request a permission, so that kind of wait is not offered."""
+_OFFERED_KINDS: Final = join_alternatives(f"“{kind}”" for kind in REQUESTED_KINDS)
+_INVALID_KIND: Final = f"You cannot request a wait of the kind “{{input}}”. Use {_OFFERED_KINDS}."
 
 
 class NewWaitSerializer(serializers.Serializer[Any]):
     """An external wait of an idle session; without a deadline it never expires."""
 
-    kind = choice_field(
-        [WaitKind.EXTERNAL, WaitKind.TOOL_RESULT], error_messages={"invalid_choice": _INTERNAL_WAIT_KINDS}
-    )
+    kind = choice_field(REQUESTED_KINDS, error_messages={"invalid_choice": _INVALID_KIND})
     reason = StrictCharField(max_length=2000, allow_blank=True, default="")
     deadline = serializers.DateTimeField(default=None, allow_null=True)
 

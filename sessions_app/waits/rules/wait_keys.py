@@ -9,7 +9,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import hmac
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
@@ -26,6 +26,13 @@ class WaitKind(StrEnum):
     PERMISSION = "permission"
     TOOL_RESULT = "tool_result"
     EXTERNAL = "external"
+
+
+REQUESTED_KINDS: Final[Mapping[str, str]] = {
+    WaitKind.EXTERNAL: "an external result",
+    WaitKind.TOOL_RESULT: "the result of a tool",
+}
+"""What a wait is for, by the kinds that members can request; only agents ask for a permission."""
 
 
 class WaitKeyState(StrEnum):
