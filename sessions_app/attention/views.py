@@ -15,11 +15,10 @@ from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_GET, require_POST, require_safe
 
 from sessions_app.accounts.requests import UserHttpRequest
-from sessions_app.attention.rules.notices import LOOK_KINDS
+from sessions_app.attention.rules.notices import ATTENTION_KIND_LABELS, LOOK_KINDS
 from sessions_app.attention.services import inbox
 from sessions_app.attention.services.wording import word_items
 from sessions_app.models import AttentionItem, Task
-from sessions_app.pages.labels import ATTENTION_KIND_LABELS
 from sessions_app.pages.shortcuts import redirect_back
 from sessions_app.sessions.rules.situation_facts import Label
 from sessions_app.workflows.models import Workflow

@@ -8,8 +8,8 @@ from django import forms
 from django.contrib.auth.models import Group, User
 
 from sessions_app.accounts.authorization import managed_teams
+from sessions_app.attention.rules.notices import ATTENTION_KIND_LABELS
 from sessions_app.notifications.models import DIGEST_CHOICES, NOTIFIED_KINDS, NotificationSettings
-from sessions_app.pages.labels import ATTENTION_KIND_LABELS
 
 
 def _kind_choices() -> forms.MultipleChoiceField:

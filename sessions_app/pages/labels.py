@@ -8,7 +8,6 @@ from typing import Any, Final
 
 from executors_app.agent_capabilities import CapabilityStanding
 from executors_app.wire.executions import ExecutorStatus
-from sessions_app.attention.rules.notices import AttentionKind
 from sessions_app.kernel.rules.states import DerivedStatus, TaskState, WorkState
 from sessions_app.models import ContinuityReceipt
 from sessions_app.recovery.rules.resumability import UNREACHABLE, Policy
@@ -93,26 +92,6 @@ POLICY_LABELS: Final[Mapping[str, PolicyLabel]] = {
     Policy.ON_OPEN: PolicyLabel("When someone opens the session", "Opening its page or a prompt starts the agent."),
     Policy.MANUAL: PolicyLabel("Only manually", "An agent starts only by “Resume session” or a prompt."),
 }
-ATTENTION_KIND_LABELS: Final[Mapping[str, Label]] = {
-    AttentionKind.GAVE_UP: LABELS[Code.GAVE_UP],
-    AttentionKind.ERROR: LABELS[Code.ERROR],
-    AttentionKind.PERMISSION: LABELS[Code.PERMISSION],
-    AttentionKind.QUESTION: LABELS[Code.QUESTION],
-    AttentionKind.HELD: LABELS[Code.HELD],
-    AttentionKind.CUT_SHORT: LABELS[Code.INTERRUPTED],
-    AttentionKind.OWNER_LEFT: LABELS[Code.OWNER_LEFT],
-    AttentionKind.WAIT_INTERRUPTED: LABELS[Code.WAIT_INTERRUPTED],
-    AttentionKind.OVERDUE: LABELS[Code.OVERDUE],
-    AttentionKind.WORKFLOW: Label("Workflow", "ask"),
-    AttentionKind.STALLED: LABELS[Code.STALLED],
-    AttentionKind.CANCEL_IGNORED: LABELS[Code.CANCEL_IGNORED],
-    AttentionKind.SUSPENDED: LABELS[Code.SUSPENDED],
-    AttentionKind.OUTPUT_LIMIT: Label("Output limit", "ask"),
-    AttentionKind.RECEIPT: Label("Memory lost", "ask"),
-    AttentionKind.UNPROVEN: Label("Memory unproven", "calm"),
-    AttentionKind.IDLE: Label("Review needed", "calm"),
-}
-"""Labels of inbox items, the most urgent first."""
 
 PROMPT_STATE_LABELS: Final[Mapping[str, str]] = {
     "queued": "Queued",

@@ -8,9 +8,8 @@ from collections.abc import Mapping
 import pytest
 
 from sessions_app.attention.rules import notices
-from sessions_app.attention.rules.notices import PRIORITY, AttentionKind, Notice
+from sessions_app.attention.rules.notices import ATTENTION_KIND_LABELS, PRIORITY, AttentionKind, Notice
 from sessions_app.events import EVENT_CLASSES, Event
-from sessions_app.pages.labels import ATTENTION_KIND_LABELS
 from tests.docs.documents import text_of
 
 NOTICES: Mapping[AttentionKind, Notice] = {

@@ -11,9 +11,8 @@ import pytest
 
 from executors_app.wire.executions import WorkspaceState
 from scripts.documents.examples import NOW, RESUME
-from sessions_app.attention.rules.notices import AttentionKind
+from sessions_app.attention.rules.notices import ATTENTION_KIND_LABELS, AttentionKind
 from sessions_app.kernel.rules.states import DesiredState, SessionState
-from sessions_app.pages.labels import ATTENTION_KIND_LABELS
 from sessions_app.recovery.rules.resumability import assess
 from sessions_app.sessions.rules.situation_facts import LABELS, Code, IdleReason, SituationFacts
 from sessions_app.sessions.rules.situations import idle_situation, situation, status_label

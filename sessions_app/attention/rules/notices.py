@@ -1,4 +1,4 @@
-"""Attention items: the kinds, and the notice of each: what happened, why, and what to do next."""
+"""Attention items: the kinds, their labels, and the notice of each: what happened, why, and what to do next."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from sessions_app.attention.rules.quotations import (
     text,
 )
 from sessions_app.kernel.rules.wording import plural
-from sessions_app.sessions.rules.situation_facts import AGENT_DIED_HEADLINE, HEADLINES, Code
+from sessions_app.sessions.rules.situation_facts import AGENT_DIED_HEADLINE, HEADLINES, LABELS, Code, Label
 from sessions_app.stream.rules.tool_calls import UNKNOWN_ACTION, is_unknown_action
 
 
@@ -61,6 +61,26 @@ class AttentionKind(StrEnum):
     """The agent finished its work and is idle: the work needs review."""
 
 
+ATTENTION_KIND_LABELS: Final[Mapping[str, Label]] = {
+    AttentionKind.GAVE_UP: LABELS[Code.GAVE_UP],
+    AttentionKind.ERROR: LABELS[Code.ERROR],
+    AttentionKind.PERMISSION: LABELS[Code.PERMISSION],
+    AttentionKind.QUESTION: LABELS[Code.QUESTION],
+    AttentionKind.HELD: LABELS[Code.HELD],
+    AttentionKind.CUT_SHORT: LABELS[Code.INTERRUPTED],
+    AttentionKind.OWNER_LEFT: LABELS[Code.OWNER_LEFT],
+    AttentionKind.WAIT_INTERRUPTED: LABELS[Code.WAIT_INTERRUPTED],
+    AttentionKind.OVERDUE: LABELS[Code.OVERDUE],
+    AttentionKind.WORKFLOW: Label("Workflow", "ask"),
+    AttentionKind.STALLED: LABELS[Code.STALLED],
+    AttentionKind.CANCEL_IGNORED: LABELS[Code.CANCEL_IGNORED],
+    AttentionKind.SUSPENDED: LABELS[Code.SUSPENDED],
+    AttentionKind.OUTPUT_LIMIT: Label("Output limit", "ask"),
+    AttentionKind.RECEIPT: Label("Memory lost", "ask"),
+    AttentionKind.UNPROVEN: Label("Memory unproven", "calm"),
+    AttentionKind.IDLE: Label("Review needed", "calm"),
+}
+"""Labels of inbox items, by kind."""
 STAFF_KINDS: Final = frozenset({AttentionKind.OWNER_LEFT})
 """Kinds that the team cannot resolve itself; staff see them in every team."""
 LOOK_KINDS: Final = frozenset({AttentionKind.IDLE, AttentionKind.RECEIPT, AttentionKind.UNPROVEN})

@@ -9,10 +9,11 @@ from typing import Any, Final
 from executors_app.models import ExecutorRunning
 from executors_app.wire.executions import ExecutorStatus
 from sessions_app.agents.rules.agent_programs import NEEDS_PERSON_CODES
+from sessions_app.attention.rules.notices import ATTENTION_KIND_LABELS
 from sessions_app.board.services.board import SessionRow
 from sessions_app.kernel.rules.states import DerivedStatus, SessionState, WorkState
 from sessions_app.models import TaskSession
-from sessions_app.pages.labels import ATTENTION_KIND_LABELS, DERIVED_STATUS_LABELS, WORK_STATE_LABELS
+from sessions_app.pages.labels import DERIVED_STATUS_LABELS, WORK_STATE_LABELS
 from sessions_app.recovery.rules.recovery_choices import OFFERING_ACTIONS, Choice, RecoveryChoice, recovery_choices
 from sessions_app.recovery.rules.resumability import (
     UNREACHABLE,
