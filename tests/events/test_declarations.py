@@ -14,7 +14,7 @@ from pydantic import Field, ValidationError
 
 from scripts.documents.events import event_schema
 from sessions_app.attention.rules.notices import AttentionKind, Notice
-from sessions_app.events import EVENT_CLASSES, Event, event_label, rebuild_rows
+from sessions_app.events import EVENT_CLASSES, TOPICS, Event, event_label, rebuild_rows
 from sessions_app.kernel.events.base import ALL_KINDS, Inbox
 from sessions_app.kernel.events.session import StateChanged
 from sessions_app.kernel.rules.log_event import LogEvent
@@ -26,6 +26,7 @@ from sessions_app.starts.events import AGENTCTL_EVENTS, AgentctlReady, ReceiptWr
 from sessions_app.stream.events.conversation import MessageUpdated
 from sessions_app.stream.events.journal import JournalGap
 from sessions_app.turns.events import RUN_EVENTS, OutputLimited
+from tests.services import ROOT
 
 EVENTS = sorted(EVENT_CLASSES.values(), key=lambda event: event.name)
 NAMES = [event.name for event in EVENTS]
@@ -143,6 +144,13 @@ def test_event_says_what_records_it_and_has_a_valid_schema(event: type[Event]) -
     Draft202012Validator.check_schema(schema)
     fields = {field.name for field in event.payload_fields if field.required}
     assert set(schema["properties"]["payload"]["required"]) == fields
+
+
+def test_events_of_every_topic_are_loaded() -> None:
+    """An event of another module would be missing in documents, schema, timeline and contract."""
+    files = [*ROOT.glob("sessions_app/*/events.py"), *ROOT.glob("sessions_app/*/events/[a-z]*.py")]
+    modules = {path.relative_to(ROOT).with_suffix("").as_posix().replace("/", ".") for path in files}
+    assert modules - {Event.__module__} == {topic.__name__ for topic in TOPICS}
 
 
 def test_every_state_that_is_moved_to_has_an_event() -> None:
