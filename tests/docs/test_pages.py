@@ -46,6 +46,13 @@ def test_files_shown_on_a_page_match_their_source(page: Path) -> None:
                 assert snippet.text == shown.read_text(encoding="utf-8"), f"{page.name} differs from {shown.name}"
 
 
+def test_paths_that_contributing_names_exist() -> None:
+    text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    paths = re.findall(r"`([\w.-]+(?:/[\w.-]+)+)`", text)
+    assert paths
+    assert [path for path in paths if not (ROOT / path).exists()] == []
+
+
 def test_paths_in_the_code_map_exist() -> None:
     (shown,) = [snippet.text for snippet in snippets(ROOT / "README.md") if "kandev/ " in snippet.text]
     folder, lost = ROOT, []
