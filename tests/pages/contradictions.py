@@ -117,8 +117,10 @@ class Walk:
         page = self.go("/attention/")
         badge = _number(page.locator("#attention-count"))
         new = page.locator(".need:not(details.seen .need)")
-        told_of = sum(int(re.findall(r"\d+", text)[0]) for text in page.locator(".told strong").all_inner_texts())
-        self.compare("Inbox: badge, sentence, rows", badge, told_of, new.count())
+        counted = sum(
+            int(re.findall(r"\d+", text)[0]) for text in page.locator(".inbox-summary strong").all_inner_texts()
+        )
+        self.compare("Inbox: badge, sentence, rows", badge, counted, new.count())
         for session_id, one in states.items():
             rows = page.locator(".need", has=page.locator(f"a.title[href*='{session_id}']"))
             one.wants = [(row.locator(".head .pill").text_content() or "") for row in rows.all()]

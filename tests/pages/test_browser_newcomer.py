@@ -143,7 +143,7 @@ def test_login_on_the_page_sends_the_waiting_prompt(newcomer: Newcomer) -> None:
     visitor.page.keyboard.press("Enter")
     expect(screen).to_contain_text("Enter the code.")
     visitor.page.keyboard.type("1234\n")
-    expect(visitor.page.locator("#terminal .said")).to_contain_text("The login has ended.")
+    expect(visitor.page.locator("#terminal .terminal-notes")).to_contain_text("The login has ended.")
     expect(visitor.page.locator(".message.agent > :is(.prose, .as-written)").last).to_contain_text(
         "Hello from the demo agent."
     )
