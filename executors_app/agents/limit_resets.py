@@ -81,11 +81,12 @@ def _read_iso(text: str, now: datetime, local: tzinfo) -> Iterator[LimitReset]:
         offset = {"": "", "Z": "+00:00", "UTC": "+00:00"}.get(zone, zone)
         try:
             moment = datetime.fromisoformat(f"{found['date']}T{found['time']}{offset}")
-        except ValueError:
+            if moment.tzinfo is None:
+                moment = moment.replace(tzinfo=local)
+            moment = moment.astimezone(UTC)
+        except (ValueError, OverflowError):  # in UTC, the first and last days that can be written have no date
             continue
-        if moment.tzinfo is None:
-            moment = moment.replace(tzinfo=local)
-        yield LimitReset(moment.astimezone(UTC), "UTC" if zone else "")
+        yield LimitReset(moment, "UTC" if zone else "")
 
 
 # --- Durations ---

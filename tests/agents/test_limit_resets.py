@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from datetime import UTC, datetime, tzinfo
 from zoneinfo import ZoneInfo
 
 import pytest
@@ -94,3 +94,11 @@ def test_unknown_zone_counts_as_none() -> None:
 def test_reset_is_never_in_the_past() -> None:
     found = find_reset("limit reached · resets 11:58am (UTC)", NOW)
     assert found == LimitReset(NOW, "UTC")
+
+
+@pytest.mark.parametrize("local", [UTC, ZoneInfo("Asia/Tokyo"), ZoneInfo("America/New_York")], ids=str)
+@pytest.mark.parametrize(
+    "text", ["0001-01-01 00:00:00+10:00", "9999-12-31T23:59:59-10:00", "0001-01-01 00:00", "9999-12-31 23:59"]
+)
+def test_first_and_last_days_that_can_be_written_give_none(text: str, local: tzinfo) -> None:
+    assert find_reset(f"limit reached until {text}", NOW, local) is None
