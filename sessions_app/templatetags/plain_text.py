@@ -16,12 +16,12 @@ register = template.Library()
 
 
 _COMMAND: Final = re.compile("`([^`\n]{1,300})`")
-_CLOCK: Final = re.compile(r"\b([0-2]\d:[0-5]\d:[0-5]\d) UTC\b")
+_CLOCK: Final = re.compile(r"\b((?:\d{4}-\d\d-\d\d )?[0-2]\d:[0-5]\d:[0-5]\d) UTC\b")
 
 
 @register.filter(needs_autoescape=True)
 def sentence(value: Any, at: datetime | None = None, *, autoescape: bool = True) -> SafeString:
-    """Render a sentence as HTML: commands in backquotes as code, and the time of day of ``at`` in the reader's zone."""
+    """Render a sentence as HTML: commands in backquotes as code, and the time of ``at`` in the reader's zone."""
     html: str = escape(make_visible(str(value)))
     html = _COMMAND.sub(r"<code>\1</code>", html)
     if at is not None:

@@ -20,7 +20,7 @@ export function showLocalTimes(place) {
   for (const time of place.querySelectorAll("time:not([data-local])")) {
     const at = new Date(time.dateTime);
     const isToday = written(at, DAY) === written(new Date(), DAY);
-    if (time.hasAttribute("data-clock")) time.textContent = written(at, SECOND);
+    if (time.hasAttribute("data-clock")) time.textContent = isToday ? written(at, SECOND) : written(at, DAY, SECOND);
     else time.textContent = isToday ? written(at, MINUTE) : dateAndTime(at);
     time.title = written(at, DAY, SECOND);
     time.dataset.local = "";

@@ -18,7 +18,14 @@ from dataclasses import replace
 from typing import Final
 
 from sessions_app.agents.rules.agent_programs import NEEDS_PERSON_CODES
-from sessions_app.kernel.rules.states import TERMINAL_STATES, DesiredState, RunState, SessionState, WorkState
+from sessions_app.kernel.rules.states import (
+    OPEN_RUN_STATES,
+    TERMINAL_STATES,
+    DesiredState,
+    RunState,
+    SessionState,
+    WorkState,
+)
 from sessions_app.kernel.rules.wording import as_sentence
 from sessions_app.recovery.rules.resumability import UNREACHABLE, Policy, Reason, policy_wants_agent, token_was_rejected
 from sessions_app.sessions.rules import situation_texts
@@ -78,6 +85,11 @@ def _has_given_up(f: situation_texts.Facts) -> bool:
     if f.session_state == SessionState.FAILED:
         return True
     return f.is_resting and f.assessment is not None and f.assessment.resume_reason is Reason.GAVE_UP
+
+
+def _waits_for_limit(f: situation_texts.Facts) -> bool:
+    """Whether a usage limit keeps the session at rest. Without a known end, a prompt is an attempt, and may run."""
+    return f.suspended and f.desired_state != DesiredState.STOPPED and f.last_run_state not in OPEN_RUN_STATES
 
 
 def waits_by_policy(f: SituationFacts) -> bool:
@@ -227,7 +239,7 @@ _ROWS: Final[tuple[_Row, ...]] = (
         situation_texts.token_rejected,
     ),
     (lambda f: f.overdue_prompts > 0, situation_texts.overdue),
-    (lambda f: f.suspended and f.desired_state != DesiredState.STOPPED, situation_texts.suspended),
+    (_waits_for_limit, situation_texts.suspended),
     (lambda f: f.retrying and not f.is_down, situation_texts.retrying),
     (lambda f: f.cancel_ignored_since is not None, situation_texts.cancel_ignored),
     (lambda f: f.stalled_since is not None, situation_texts.stalled),
