@@ -194,8 +194,10 @@ def _needs_review(transaction: SessionTransaction) -> None:
         return
     if session.state in (SessionState.FAILED, SessionState.ERROR) or session.work_state == WorkState.WORKING:
         return  # has its own item, or works again within this same transaction
-    if session.node_runs.filter(run__ended_at=None).exists() or session.suspensions.filter(ended_at=None).exists():
-        return  # its workflow continues without a person, or it has an item about its limit
+    if session.node_runs.filter(run__ended_at=None).exists():
+        return  # its workflow continues without a person
+    if session.suspensions.filter(run=run, ended_at=None).exists():
+        return  # it has an item about its limit
     if not session.prompts.filter(state__in=(PromptState.QUEUED, PromptState.SENDING)).exists():
         raise_item(transaction, notices.idle_notice(str(run.id), run.state))
 

@@ -24,6 +24,7 @@ from sessions_app.portable import export_cursor
 from sessions_app.portable.record import LOG_SUFFIX, ExporterLock, SessionFiles, Tail, record_directory
 from sessions_app.portable.writer import is_in_log
 from sessions_app.stream.events.journal import JournalGap
+from sessions_app.suspensions.models import settle_suspension
 from sessions_app.waits.models import interrupt_external_wait, revoke_wait_keys
 
 log = logging.getLogger(__name__)
@@ -145,6 +146,8 @@ def _settle(session_id: uuid.UUID, found: RestoreReport) -> None:
         found.held += hold_doubtful(transaction)
         dropped = transaction.session.intents.filter(done_at=None, kind__in=_DROPPED_INTENTS)
         dropped.update(done_at=timezone.now(), outcome=RESTORE_REASON)
+        # Its turn may have been continued since the copy was made.
+        settle_suspension(transaction)
         interrupt_external_wait(transaction, RESTORE_REASON)
         revoke_wait_keys(transaction, RESTORE_REASON)
 

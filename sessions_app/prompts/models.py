@@ -37,6 +37,10 @@ class Attachment(TeamModel):
         return f"{self.media_type} {self.sha256[:8]}"
 
 
+LIMIT_PREFIX = "limit:"
+"""Begins the message id of a prompt that goes on after a usage limit; the id of the suspension follows."""
+
+
 class Prompt(TeamModel):
     """A prompt, delivered at most once. If delivery is in doubt it is held for a person, never sent again."""
 
@@ -77,6 +81,11 @@ class Prompt(TeamModel):
 
     def __str__(self) -> str:
         return f"prompt {self.message_id} ({self.state})"
+
+    @property
+    def predecessor(self) -> Prompt | None:
+        """The prompt that this one gives again or continues; None if there is none."""
+        return Prompt.objects.filter(models.Q(resent_as=self) | models.Q(continued_by=self)).first()
 
     @property
     def is_due(self) -> bool:

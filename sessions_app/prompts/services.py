@@ -47,6 +47,7 @@ from sessions_app.models import (
     Turn,
     session_transaction,
 )
+from sessions_app.prompts.models import LIMIT_PREFIX
 from sessions_app.prompts.rules import attachments as rules
 from sessions_app.prompts.rules.attachments import AttachedFile
 from sessions_app.recovery.rules.resumability import Mode
@@ -78,6 +79,8 @@ UNSTORABLE_CHARACTERS = re.compile("[\0\ud800-\udfff]")
 BLOCKS_KEY: Final = "prompt_blocks"
 """Metadata key: the kinds of content blocks that the agent accepted in prompts at its last start."""
 _MEGABYTE: Final = 1024 * 1024
+_RESERVED_PREFIXES: Final = ("continue:", "wait:", "check:", "retry:", "login:", LIMIT_PREFIX)
+"""Beginnings of the names of Kandev's own prompts: a user's prompt with such a name would take its place."""
 INTERRUPTION_KEY: Final = "interruption"
 """Metadata key: ``{message_id, run_id, tools, since, changed, processes}``; empty: nothing is unfinished.
 
@@ -131,9 +134,10 @@ def refuse_ended(session: TaskSession) -> None:
 def _validate_prompt(message_id: str, text: str) -> None:
     if not message_id or len(message_id) > 128 or not message_id.isprintable():
         raise Invalid("message_id must be 1 to 128 printable characters.", field="message_id")
-    if message_id.startswith(("continue:", "wait:", "check:")):
+    if message_id.startswith(_RESERVED_PREFIXES):
         raise Invalid(
-            "message_id must not begin with continue:, wait: or check:, which are reserved.", field="message_id"
+            f"message_id must not begin with any of {', '.join(_RESERVED_PREFIXES)}, which are reserved.",
+            field="message_id",
         )
     validate_prompt_text(text)
 

@@ -15,7 +15,7 @@ from sessions_app.sessions.rules.situation_facts import Label
 from sessions_app.suspensions.rules.suspension import Continuation, SuspensionEnd
 
 _END_LABELS: Final[Mapping[str, Label]] = {
-    SuspensionEnd.RESET: Label("The usage limit has ended, so the session goes on", "busy"),
+    SuspensionEnd.RESET: Label("The usage limit has ended", "busy"),
     SuspensionEnd.USER: Label("Somebody let the session go on before the end of the usage limit", "busy"),
     SuspensionEnd.REPEATED: Label("The agent reported a usage limit again", "ask"),
     SuspensionEnd.OBSOLETE: Label("The session is no longer suspended", "off"),
@@ -66,5 +66,7 @@ class SuspensionEnded(
         return _END_LABELS.get(self.reason, self.timeline)
 
     def update_inbox(self, inbox: Inbox) -> None:
-        """Settle the item about it."""
+        """Settle the item about it; ask for a review of a turn that nothing continues."""
         inbox.resolve(self.reason, key=notices.suspended_key(self.suspension_id))
+        if self.reason == SuspensionEnd.RESET and self.continuation == Continuation.NOTHING:
+            inbox.work_ends()

@@ -9,7 +9,8 @@ from executors_app.agents import USAGE_LIMIT
 from sessions_app.kernel.rules.states import RunState
 from sessions_app.models import SessionTransaction, Turn
 from sessions_app.stream.conversation import ConversationUpdate
-from sessions_app.suspensions.services import settle_suspension, suspend_after_turn
+from sessions_app.suspensions.models import settle_suspension
+from sessions_app.suspensions.services import suspend_after_turn
 
 
 def note_limit(

@@ -15,8 +15,9 @@ from executors_app.agents.limit_resets import LimitReset
 from sessions_app.accounts.team_scope import TeamModel
 from sessions_app.kernel.models.session import TaskSession, choices
 from sessions_app.kernel.transactions import SessionTransaction
+from sessions_app.prompts.models import LIMIT_PREFIX, Prompt
 from sessions_app.suspensions.events import Suspended, SuspensionEnded
-from sessions_app.suspensions.rules.suspension import Continuation, SuspensionEnd, wake_time
+from sessions_app.suspensions.rules.suspension import LONGEST_HOLD, Continuation, SuspensionEnd, wake_time
 from sessions_app.turns.models import Turn
 
 MESSAGE_LIMIT = 1000
@@ -77,7 +78,10 @@ class Suspension(TeamModel):
     @property
     def holds_prompts(self) -> bool:
         """Whether nothing is sent to the agent now. Without a known end, a prompt is an attempt."""
-        return self.ended_at is None and self.wakes_at is not None and timezone.now() < self.wakes_at
+        if self.ended_at is not None or self.wakes_at is None:
+            return False
+        now = timezone.now()
+        return now < self.wakes_at <= now + LONGEST_HOLD
 
 
 def open_suspension(session_id: uuid.UUID) -> Suspension | None:
@@ -87,7 +91,15 @@ def open_suspension(session_id: uuid.UUID) -> Suspension | None:
 
 def suspensions_that_hold() -> models.QuerySet[Suspension]:
     """Return the suspensions during which nothing is sent to the agent, so that it need not run."""
-    return Suspension.objects.filter(ended_at=None, wakes_at__gt=Now())
+    # The clock of the database, because the sweep compiles this query once.
+    return Suspension.objects.filter(ended_at=None, wakes_at__gt=Now(), wakes_at__lte=Now() + LONGEST_HOLD)
+
+
+def due_suspensions() -> models.QuerySet[Suspension]:
+    """Return the suspensions whose sessions go on now, the earliest first."""
+    now = timezone.now()
+    is_due = models.Q(wakes_at__lte=now) | models.Q(wakes_at__gt=now + LONGEST_HOLD)
+    return Suspension.objects.filter(is_due, ended_at=None).order_by("wakes_at")
 
 
 def begin_suspension(
@@ -128,11 +140,24 @@ def _wake_time(reset_at: datetime) -> datetime:
 
 
 def _continued_before(session: TaskSession, run: Turn) -> Suspension | None:
-    """Return the suspension at whose end the turn's prompt was given by itself; None if it was given by a person."""
-    name = run.message_id.removeprefix("limit:")
-    if name == run.message_id:
-        return None
-    return Suspension.objects.filter(session=session, id=name, end=SuspensionEnd.RESET).first()
+    """Return the suspension at whose end the turn's work was continued by itself; None if a person has asked for it.
+
+    Retries and continue prompts that followed it belong to the same work.
+    """
+    prompt = Prompt.objects.filter(session=session, message_id=run.message_id).first()
+    while prompt is not None and prompt.by_id is None:
+        suspension_id = prompt.message_id.removeprefix(LIMIT_PREFIX)
+        if suspension_id != prompt.message_id:
+            return Suspension.objects.filter(session=session, id=suspension_id, end=SuspensionEnd.RESET).first()
+        prompt = prompt.predecessor
+    return None
+
+
+def settle_suspension(transaction: SessionTransaction) -> None:
+    """End the suspension of a session, if it has one, without continuing anything."""
+    row = open_suspension(transaction.session.id)
+    if row is not None:
+        end_suspension(transaction, row, SuspensionEnd.OBSOLETE, Continuation.NOTHING)
 
 
 def end_suspension(

@@ -18,17 +18,26 @@ from executors_app.plugins import UnknownPlugin, agent_type
 from sessions_app.accounts.authorization import may_write_session
 from sessions_app.kernel.guarded_jobs import guard_job
 from sessions_app.kernel.rules.states import (
+    ENDED_STATES,
     TERMINAL_STATES,
     DesiredState,
     PromptKind,
     PromptState,
     RunState,
 )
-from sessions_app.kernel.services.errors import Conflict, SessionsError
-from sessions_app.models import Prompt, SessionTransaction, Turn, session_transaction
-from sessions_app.prompts.services import prepare_for_prompt, require_contents
-from sessions_app.suspensions.models import Suspension, begin_suspension, end_suspension, open_suspension
+from sessions_app.kernel.services.errors import AttachmentMissing, Conflict, SessionsError
+from sessions_app.models import Prompt, SessionTransaction, TaskSession, Turn, session_transaction
+from sessions_app.prompts.models import LIMIT_PREFIX
+from sessions_app.prompts.services import prepare_for_prompt, refuse_ended, require_contents
+from sessions_app.suspensions.models import (
+    Suspension,
+    begin_suspension,
+    due_suspensions,
+    end_suspension,
+    open_suspension,
+)
 from sessions_app.suspensions.rules.suspension import Continuation, CutOffTurn, SuspensionEnd, continuation
+from sessions_app.turns.models import was_cancelled
 from sessions_app.turns.rules.continuation import Interruption, retry_prompt
 
 BATCH: Final = 100
@@ -48,13 +57,6 @@ def suspend_after_turn(
     begin_suspension(transaction, turn, reset, reason=USAGE_LIMIT, message=message, has_worked=has_worked)
 
 
-def settle_suspension(transaction: SessionTransaction) -> None:
-    """End the suspension of a session whose agent has completed a turn: the limit no longer holds."""
-    row = open_suspension(transaction.session.id)
-    if row is not None:
-        end_suspension(transaction, row, SuspensionEnd.OBSOLETE, Continuation.NOTHING)
-
-
 @dataclass(frozen=True, slots=True)
 class WentOn:
     """What happened when a session went on."""
@@ -66,19 +68,21 @@ class WentOn:
 def go_on_now(session_id: uuid.UUID, by: User) -> WentOn:
     """Let a suspended session go on before its limit ends, and continue the turn that it ended.
 
-    Raises Conflict if the session is not suspended, and the errors of ``prepare_for_prompt``.
+    Raises Conflict if the session is not suspended, TerminalState if it has ended, AttachmentMissing, and the errors of
+    ``prepare_for_prompt``.
     """
     with session_transaction(session_id, related=("agent_profile", "task")) as transaction:
         row = open_suspension(session_id)
         if row is None:
             raise Conflict("This session is not suspended.")
-        return _go_on(transaction, row, SuspensionEnd.USER, by)
+        refuse_ended(transaction.session)
+        failed = _refused_prompt(transaction, row)
+        return _go_on(transaction, row, SuspensionEnd.USER, failed, by)
 
 
 def end_due_suspensions() -> int:
     """Let the sessions go on whose limit has ended; return how many."""
-    due = Suspension.objects.filter(ended_at=None, wakes_at__lte=timezone.now()).order_by("wakes_at")
-    found = list(due.values_list("id", "session_id")[:BATCH])
+    found = list(due_suspensions().values_list("id", "session_id")[:BATCH])
     return sum(guard_job(session_id, "its suspension", _end_due, key, session_id) for key, session_id in found)
 
 
@@ -90,30 +94,60 @@ def next_wake() -> datetime | None:
 
 def _end_due(suspension_id: uuid.UUID, session_id: uuid.UUID) -> bool:
     try:
-        with session_transaction(session_id, related=("agent_profile", "task")) as transaction:
-            row = Suspension.objects.filter(id=suspension_id, ended_at=None).first()
-            if row is None:
-                return False
-            _go_on(transaction, row, SuspensionEnd.RESET)
+        return _end_at_reset(suspension_id, session_id)
+    except TaskSession.DoesNotExist:
+        # Release 1.0 has deleted the session, and does not know of this row.
+        Suspension.objects.filter(id=suspension_id).delete()
+        return False
     except SessionsError:
-        # The agent cannot be started, or a file of the prompt is gone: pages say why, and a person decides.
+        # The agent cannot be started: pages say why, and a person decides.
         with session_transaction(session_id) as transaction:
             row = Suspension.objects.filter(id=suspension_id, ended_at=None).first()
             return row is not None and end_suspension(transaction, row, SuspensionEnd.RESET, Continuation.NOTHING)
+
+
+def _end_at_reset(suspension_id: uuid.UUID, session_id: uuid.UUID) -> bool:
+    """Let a session go on because its limit has ended; return False if its suspension has ended already."""
+    with session_transaction(session_id, related=("agent_profile", "task")) as transaction:
+        row = Suspension.objects.filter(id=suspension_id, ended_at=None).first()
+        if row is None:
+            return False
+        session = transaction.session
+        if session.task.end or session.state in ENDED_STATES or session.desired_state == DesiredState.STOPPED:
+            return end_suspension(transaction, row, SuspensionEnd.OBSOLETE, Continuation.NOTHING)
+        if session.owner is not None and not may_write_session(session.owner, session):
+            # As for automatic starts: nothing runs in the name of somebody who has lost the right to it.
+            return end_suspension(transaction, row, SuspensionEnd.RESET, Continuation.NOTHING)
+        failed = _refused_prompt(transaction, row)
+        if failed is not None and _needs_person(row, failed):
+            failed = None
+        _go_on(transaction, row, SuspensionEnd.RESET, failed)
     return True
 
 
-def _go_on(transaction: SessionTransaction, row: Suspension, end: SuspensionEnd, by: User | None = None) -> WentOn:
-    """End a suspension; continue the turn that the limit has ended as far as the policy says, and wake the agent."""
+def _needs_person(row: Suspension, failed: Prompt) -> bool:
+    """Whether only a person can give the prompt again: its turn was cancelled, or a file of it is gone."""
+    if was_cancelled(row.run):
+        return True
+    try:
+        require_contents(failed)
+    except AttachmentMissing:
+        return True
+    return False
+
+
+def _go_on(
+    transaction: SessionTransaction,
+    row: Suspension,
+    end: SuspensionEnd,
+    failed: Prompt | None,
+    by: User | None = None,
+) -> WentOn:
+    """End a suspension; continue the turn of ``failed`` as far as the policy says, and wake the agent.
+
+    ``failed`` is the prompt of the turn that the limit has ended; None: nothing can be continued.
+    """
     session = transaction.session
-    if session.task.end or session.state in TERMINAL_STATES or session.desired_state == DesiredState.STOPPED:
-        end_suspension(transaction, row, SuspensionEnd.OBSOLETE, Continuation.NOTHING)
-        return WentOn(Continuation.NOTHING, None)
-    if by is None and session.owner is not None and not may_write_session(session.owner, session):
-        # As for automatic starts: nothing runs in the name of somebody who has lost the right to it.
-        end_suspension(transaction, row, end, Continuation.NOTHING)
-        return WentOn(Continuation.NOTHING, None)
-    failed = _refused_prompt(transaction, row)
     turn = CutOffTurn(failed is not None, row.has_worked, _refuses_first(session.agent_profile.agent_type), row.windows)
     kind = continuation(turn, settings.KANDEV_CONTINUE_AT_RESET, by_user=by is not None)
     # Before the agent is prepared: from here on, nothing holds its prompts back.
@@ -146,20 +180,32 @@ def _give_again(
     transaction: SessionTransaction, row: Suspension, failed: Prompt, kind: Continuation, by: User | None
 ) -> Prompt:
     """Queue the refused prompt again, or a prompt to continue it; named after the suspension, so that it is one."""
-    text = failed.text
     if kind is Continuation.CONTINUE:
-        text = retry_prompt(Interruption(transaction.session.task.title, failed.text, ()), _LIMIT_SENTENCE)
+        request = Interruption(transaction.session.task.title, _original_request(failed), ())
+        text, files = retry_prompt(request, _LIMIT_SENTENCE), []
     else:
         require_contents(failed)
+        text, files = failed.text, failed.attachments
     again = transaction.add_prompt(
-        f"limit:{row.id}",
+        f"{LIMIT_PREFIX}{row.id}",
         text,
         kind=PromptKind.RETRY,
         by=by,
-        attachments=failed.attachments if kind is Continuation.AGAIN else [],
+        attachments=files,
         trouble=row.reason,
         trouble_message=row.message,
     )
     failed.resent_as = again
     failed.save(update_fields=["resent_as", "updated_at"])
     return again
+
+
+def _original_request(failed: Prompt) -> str:
+    """Return the user's own text, which the prompts that continued it quote."""
+    request = failed
+    while request.kind in (PromptKind.RETRY, PromptKind.CONTINUE):
+        earlier = request.predecessor
+        if earlier is None:
+            break
+        request = earlier
+    return request.text

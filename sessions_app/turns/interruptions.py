@@ -44,6 +44,7 @@ from sessions_app.starts.events import AgentExited
 from sessions_app.starts.rules import restart_rules
 from sessions_app.stream.conversation import ConversationUpdate, schedule_writes
 from sessions_app.turns.events import OutsideWorkInterrupted
+from sessions_app.turns.models import was_cancelled
 from sessions_app.turns.rules import continuation
 from sessions_app.turns.rules.continuation import Interruption
 from sessions_app.waits.models import revoke_wait_keys
@@ -239,7 +240,7 @@ def _plan_continuation(
         policy=Policy(policy.policy),
         setting=policy.continues if policy.continues_source else None,
         prompt_held=interrupted is None,
-        cancelled_by_user=was_cancelled(transaction, run),
+        cancelled_by_user=was_cancelled(run),
         stopped_by_user=session.stopped_by_user,
         user_prompt_queued=session.prompts.filter(state=PromptState.QUEUED, kind=PromptKind.USER).exists(),
     )
@@ -260,11 +261,6 @@ def _restarts_unasked(transaction: SessionTransaction) -> bool:
         return False
     execution = transaction.execution  # also caches it on the session, for the assessment
     return execution is not None and assess_session(transaction.session).without_live_agent.needs_resume
-
-
-def was_cancelled(transaction: SessionTransaction, run: Turn) -> bool:
-    """Whether a user asked to cancel this turn, even if the agent never received the cancel."""
-    return transaction.session.intents.filter(kind=IntentKind.CANCEL, payload__message_id=run.message_id).exists()
 
 
 def hold_unsent_prompts(transaction: SessionTransaction) -> None:

@@ -11,6 +11,7 @@ from django.db import models
 
 from executors_app.orm import ObjectField, PreparedQuery
 from sessions_app.accounts.team_scope import TeamModel
+from sessions_app.kernel.models.intent import Intent, IntentKind
 from sessions_app.kernel.models.session import TaskSession, choices
 from sessions_app.kernel.rules.states import RunState, TurnOrigin
 
@@ -113,3 +114,9 @@ def attach_session(session: TaskSession, run: Turn | None) -> Turn | None:
     if run is not None:
         run.session = session
     return run
+
+
+def was_cancelled(turn: Turn) -> bool:
+    """Whether a user asked to cancel this turn, even if the agent never received the cancel."""
+    cancels = Intent.objects.filter(session_id=turn.session_id, kind=IntentKind.CANCEL)
+    return cancels.filter(payload__message_id=turn.message_id).exists()

@@ -29,7 +29,7 @@ from sessions_app.models import (
 )
 from sessions_app.stream.conversation import ConversationUpdate
 from sessions_app.turns.events import RunRetrying
-from sessions_app.turns.interruptions import was_cancelled
+from sessions_app.turns.models import was_cancelled
 from sessions_app.turns.rules import transient_errors
 from sessions_app.turns.rules.continuation import Interruption, retry_prompt
 
@@ -122,7 +122,7 @@ def _record_retry_time(transaction: SessionTransaction, row: Prompt) -> str:
 def _may_retry(transaction: SessionTransaction, run: Turn, failed: Prompt) -> bool:
     session = transaction.session
     wanted = session.desired_state == DesiredState.RUNNING and SESSION.allows(session.state, "turn_ended")
-    return wanted and not was_cancelled(transaction, run) and failed.attempt < settings.KANDEV_TURN_RETRIES
+    return wanted and not was_cancelled(run) and failed.attempt < settings.KANDEV_TURN_RETRIES
 
 
 def _retry_text(transaction: SessionTransaction, first: Prompt, trouble: str, tools: Sequence[str]) -> str:

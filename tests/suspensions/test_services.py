@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import uuid
 from datetime import timedelta
 from typing import Any
 
@@ -12,14 +13,18 @@ from django.utils import timezone
 
 from executors_app.wire.protocol import JournalKind
 from sessions_app.attention.services.inbox import overdue_prompts
-from sessions_app.kernel.services.errors import Conflict
+from sessions_app.kernel.services.errors import Conflict, Invalid, TerminalState
+from sessions_app.kernel.transactions import create_intent
 from sessions_app.models import AttentionItem, Prompt, Suspension, TaskSession
+from sessions_app.portable.database_restore import make_restored_safe
 from sessions_app.prompts.delivery import claim_next_prompt
 from sessions_app.prompts.services import queue_prompt
+from sessions_app.sessions.services.intents import request_close, request_resume, waiting_retry
 from sessions_app.sessions.services.status import load_status
 from sessions_app.supervisor import leases
 from sessions_app.suspensions import services
-from sessions_app.suspensions.models import open_suspension
+from sessions_app.suspensions.models import open_suspension, suspensions_that_hold
+from sessions_app.turns.rules.transient_errors import Retry
 from sessions_app.workflows.driver.prompt_progress import follow_prompt
 from tests.supervisor.journals import Journal, ingest
 from tests.supervisor.rows import (
@@ -283,3 +288,156 @@ def test_error_that_passes_within_a_minute_is_retried_and_suspends_nothing() -> 
     ingest(session, [*begin, journal.line(JournalKind.TURN_FAILED, message_id="p1", **error)])
     assert open_suspension(session.id) is None
     assert session.prompts.filter(kind="retry").exists()
+
+
+def test_session_that_an_earlier_release_has_deleted_stops_no_other(caplog: pytest.LogCaptureFixture) -> None:
+    suspended_session()
+    Suspension.objects.update(session_id=uuid.uuid4(), wakes_at=timezone.now() - timedelta(seconds=1))
+    assert services.end_due_suspensions() == 0
+    assert services.next_wake() is None
+    assert not caplog.records
+
+
+def test_session_that_was_given_up_meanwhile_is_started_by_a_person_only(settings: Any) -> None:
+    settings.KANDEV_CONTINUE_AT_RESET = 1
+    session = suspended_session(tool=True)
+    change(execution_of(session), status="stopped")
+    change(session, state="FAILED")
+    end_limit(session)
+    assert open_orders(session) == []
+    assert prompt_states(session) == {"p1": "done"}
+
+
+def test_person_cannot_let_a_session_go_on_that_has_ended() -> None:
+    session = change(suspended_session(), state="COMPLETED")
+    with pytest.raises(TerminalState):
+        services.go_on_now(session.id, make_user())
+
+
+def test_turn_that_a_person_has_cancelled_is_not_continued(settings: Any) -> None:
+    settings.KANDEV_CONTINUE_AT_RESET = 1
+    session = running_session()
+    Prompt.objects.create(session=session, message_id="p1", text="do p1", state="sending")
+    create_intent(session, "cancel", make_user(), {"message_id": "p1"})
+    reach_limit(session, Journal(), "p1", tool=True)
+    end_limit(session)
+    assert prompt_states(session) == {"p1": "done"}
+
+
+def test_limit_after_a_retry_belongs_to_the_same_series(settings: Any) -> None:
+    settings.KANDEV_CONTINUE_AT_RESET = 1
+    session, journal = running_session(), Journal()
+    reach_limit(session, journal, "p1", tool=True)
+    end_limit(session)
+    continued = claimed(session)
+    assert continued is not None
+    error = {"code": "agent_error", "message": "You have hit the rate limit. Please try again in 20s"}
+    begin = journal.turn_begins(continued)
+    ingest(session, [*begin, journal.line(JournalKind.TURN_FAILED, message_id=continued, **error)])
+    session.prompts.filter(state="queued").update(not_before=None)
+    retried = claimed(session)
+    assert retried is not None
+    assert retried.startswith("retry:")
+    reach_limit(session, journal, retried, tool=True)
+    end_limit(session)
+    assert Suspension.objects.latest("began_at").windows == 1
+    assert claimed(session) is None
+
+
+def test_prompt_that_goes_on_quotes_the_request_itself_after_every_limit(settings: Any) -> None:
+    settings.KANDEV_CONTINUE_AT_RESET = 2
+    session, journal = running_session(), Journal()
+    reach_limit(session, journal, "p1", tool=True)
+    texts = []
+    for _ in range(2):
+        end_limit(session)
+        message_id = claimed(session)
+        texts.append(Prompt.objects.get(message_id=message_id).text)
+        reach_limit(session, journal, str(message_id), tool=True)
+    assert texts[0] == texts[1]
+
+
+def test_turn_that_nothing_continues_asks_for_a_review_when_the_limit_ends() -> None:
+    session = suspended_session(tool=True)
+    end_limit(session)
+    assert [item.kind for item in AttentionItem.objects.filter(resolved_at=None)] == ["idle"]
+
+
+def test_attempt_that_fails_for_another_reason_asks_for_a_review() -> None:
+    session, journal = running_session(), Journal()
+    reach_limit(session, journal, "p1", "Usage limit reached.")
+    Prompt.objects.create(session=session, message_id="p2", text="else", state="sending")
+    begin, error = journal.turn_begins("p2"), {"code": "agent_error", "message": "invalid request"}
+    ingest(session, [*begin, journal.line(JournalKind.TURN_FAILED, message_id="p2", **error)])
+    assert [item.kind for item in AttentionItem.objects.filter(resolved_at=None)] == ["idle"]
+
+
+def test_attempt_that_runs_is_shown_as_work() -> None:
+    leases.register_supervisor(MINE.owner)
+    leases.mark_first_sweep_done(MINE.owner)
+    session, journal = running_session(), Journal()
+    reach_limit(session, journal, "p1", "Usage limit reached.")
+    Prompt.objects.create(session=session, message_id="p2", text="else", state="sending")
+    ingest(session, journal.turn_begins("p2"))
+    assert load_status(fresh(session)).stillness is None
+
+
+def test_user_cannot_take_the_name_of_the_prompt_that_goes_on() -> None:
+    session = suspended_session()
+    with pytest.raises(Invalid):
+        queue_prompt(session.id, f"limit:{Suspension.objects.get().id}", "mine", make_user())
+
+
+def test_queue_is_sent_although_the_files_of_the_turn_are_gone(settings: Any) -> None:
+    settings.KANDEV_CONTINUE_AT_RESET = 1
+    session = suspended_session()
+    lost = {"name": "a.txt", "sha256": "0" * 64, "media_type": "text/plain", "size": 1}
+    Prompt.objects.filter(message_id="p1").update(attachments=[lost])
+    change(execution_of(session), status="stopped", status_reason="idle")
+    change(session, launch_id="")
+    queue(session, "next")
+    end_limit(session)
+    assert [kind for kind, _ in open_orders(session)] == ["start"]
+
+
+def test_closing_the_session_ends_its_suspension() -> None:
+    session = suspended_session("Usage limit reached.")
+    request_close(session.id, make_user(), "cancelled")
+    assert open_suspension(session.id) is None
+
+
+def test_restored_database_lets_no_session_go_on(settings: Any) -> None:
+    settings.KANDEV_CONTINUE_AT_RESET = 1
+    session = suspended_session(tool=True)
+    make_restored_safe()
+    request_resume(session.id, make_user())
+    assert open_suspension(session.id) is None
+    assert services.end_due_suspensions() == 0
+
+
+def test_time_that_a_wrong_clock_has_written_holds_nothing() -> None:
+    session = suspended_session()
+    queue(session, "next")
+    Suspension.objects.update(wakes_at=timezone.now() + timedelta(days=365))
+    assert claimed(session) == "p2"
+    assert not suspensions_that_hold().exists()
+    assert services.end_due_suspensions() == 1
+
+
+def test_page_says_the_day_on_which_the_session_goes_on() -> None:
+    leases.register_supervisor(MINE.owner)
+    leases.mark_first_sweep_done(MINE.owner)
+    session = suspended_session("You have hit your weekly limit. Try again in 5 days.")
+    day = timezone.now() + timedelta(days=5)
+    stillness = load_status(session).stillness
+    assert stillness is not None
+    assert f"{day:%Y-%m-%d}" in stillness["text"]
+
+
+def test_prompt_that_goes_on_is_shown_without_a_count_of_retries() -> None:
+    session = suspended_session(tool=True)
+    services.go_on_now(session.id, make_user())
+    row = waiting_retry(session)
+    assert row is not None
+    sentence = Retry(row.trouble, row.trouble_message, row.attempt, 5, row.not_before).sentence
+    assert sentence == "The turn that a usage limit has ended is continued."

@@ -37,6 +37,7 @@ from sessions_app.models import Intent, IntentKind, Prompt, SessionTransaction, 
 from sessions_app.recovery.rules.resumability import MAX_CLOCK_SKEW, Assessment, Mode, assess_mode
 from sessions_app.recovery.services.assessment import assess_for_start, execution_of, is_running, refuse_lost_worktree
 from sessions_app.sessions.services.queries import visible_sessions
+from sessions_app.suspensions.models import settle_suspension
 from sessions_app.waits.models import end_external_wait
 
 log = logging.getLogger(__name__)
@@ -172,6 +173,7 @@ def request_close(session_id: uuid.UUID, by: User, outcome: str, *, delete_trans
             raise Conflict(f"The session is being closed as {earlier.payload['as']}.")
         _withdraw_start(transaction)
         end_external_wait(transaction, "closed")
+        settle_suspension(transaction)
         transaction.set_fields(desired_state=DesiredState.STOPPED, stopped_by_user=True, start_rank=None)
         if earlier is None:
             payload: dict[str, Any] = {"as": outcome, **({"delete_transcript": True} if delete_transcript else {})}

@@ -7,12 +7,16 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Final
 
+from executors_app.agents.limit_resets import MOST
+
 FIRST_PAUSE: Final = timedelta(seconds=5)
 """Time between the end of a limit and the first session that goes on: clocks differ a little."""
 LEAST_SPREAD: Final = timedelta(seconds=30)
 """Sessions that are suspended until the same time go on within this time, one after the other."""
 PER_SESSION: Final = timedelta(seconds=1)
 """What each further session adds to it."""
+LONGEST_HOLD: Final = MOST + timedelta(days=1)
+"""No session waits longer; a later time was written under a wrong clock, and counts as past."""
 
 
 class SuspensionEnd(StrEnum):

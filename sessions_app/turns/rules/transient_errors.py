@@ -13,6 +13,7 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Final
 
+from executors_app.agents import USAGE_LIMIT
 from sessions_app.agents.rules.agent_programs import LOGGED_OUT
 
 RETRY_DELAYS: Final = tuple(timedelta(seconds=seconds) for seconds in (5, 10, 20, 40, 60))
@@ -43,7 +44,7 @@ class Retry:
     """A scheduled retry of a turn."""
 
     trouble: str
-    """A ``ProviderTrouble``, ``LOGGED_OUT``, or a value that another version wrote."""
+    """A ``ProviderTrouble``, ``LOGGED_OUT``, ``USAGE_LIMIT``, or a value that another version wrote."""
     message: str
     attempt: int
     of: int
@@ -55,6 +56,8 @@ class Retry:
         """The retry as a sentence for people."""
         if self.trouble == LOGGED_OUT:
             return "A login has ended. The prompt is sent again."
+        if self.trouble == USAGE_LIMIT:
+            return "The turn that a usage limit has ended is continued."
         when = "soon"
         if self.at:
             when = f"at {self.at:%H:%M:%S} UTC"
@@ -79,7 +82,7 @@ NON_PROVIDER_CODES: Final = frozenset(
         "spawn_failed",
         "token_rejected",
         "turn_refused",
-        "usage_limit",
+        USAGE_LIMIT,
     }
 )
 """Error codes whose cause is known and is not the provider, whatever the message says."""
