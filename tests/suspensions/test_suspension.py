@@ -27,6 +27,9 @@ RESET = datetime(2026, 3, 10, 18, 0, tzinfo=UTC)
         # A type that is proven to refuse before it works gets the prompt again without a policy.
         (True, False, True, 0, 0, False, Continuation.AGAIN),
         (True, True, True, 0, 0, False, Continuation.NOTHING),
+        # Only once, so that an agent that reports a limit in every turn gets no endless series of prompts.
+        (True, False, True, 1, 0, False, Continuation.NOTHING),
+        (True, False, True, 1, 2, False, Continuation.AGAIN),
         # Once, or for several limits in a row.
         (True, True, False, 0, 1, False, Continuation.CONTINUE),
         (True, True, False, 1, 1, False, Continuation.NOTHING),

@@ -67,11 +67,14 @@ def continuation(turn: CutOffTurn, windows: int, *, by_user: bool) -> Continuati
     """
     if not turn.has_prompt:
         return Continuation.NOTHING
-    if not turn.has_worked and (by_user or turn.refuses_first):
-        return Continuation.AGAIN
-    if by_user or turn.windows < windows:
-        return Continuation.CONTINUE if turn.has_worked else Continuation.AGAIN
-    return Continuation.NOTHING
+    allowed = windows
+    if turn.refuses_first and not turn.has_worked:
+        allowed = max(windows, 1)  # nothing can happen twice, so once is safe without a policy
+    if not by_user and turn.windows >= allowed:
+        return Continuation.NOTHING
+    if turn.has_worked:
+        return Continuation.CONTINUE
+    return Continuation.AGAIN
 
 
 def wake_time(reset_at: datetime, suspended: int, chance: float) -> datetime:
