@@ -116,6 +116,7 @@ API: Final[Mapping[str, Methods]] = {
     _SESSION + "prompt/": {"post": writes(202, message_id="m", text="Go on")},
     _SESSION + "cancel/": {"post": writes(202)},
     _SESSION + "stop/": {"post": writes(202)},
+    _SESSION + "go-on/": {"post": writes(409)},
     _SESSION + "more-output/": {"post": writes(409)},
     _SESSION + "close/": {"post": writes(202, **{"as": "completed"})},
     _SESSION + "settings/": {"get": reads(), "post": writes(409, setting="mode", value="plan")},
@@ -251,9 +252,9 @@ PAGES: Final[Mapping[str, Methods]] = {
     "attention/live/": {"get": page(), "post": page(405)},
     "attention/count/": {"get": page(), "post": page(405)},
     "attention/seen/": {"get": page(405), "post": page(302)},
-    "attention/<uuid:item_id>/<str:what>/": {
+    "attention/<uuid:item_id>/<str:action>/": {
         "get": page(405),
-        "post": Row((LOGIN, 404, 302, 302, 404), names={"what": "dismiss"}),
+        "post": Row((LOGIN, 404, 302, 302, 404), names={"action": "dismiss"}),
     },
     "": {"get": page(), "post": Row((LOGIN, 422, 403, 422, 403), {"title": "A task"})},
     "live/": {"get": page(), "post": page(405)},
@@ -289,7 +290,7 @@ PAGES: Final[Mapping[str, Methods]] = {
     "logout/": {"post": same(302)},
     _PAGE: {"get": page_reads(), "post": page_writes(422, prompt="Go on")},
     _PAGE + "live/": {"get": page_reads(), "post": page(405)},
-    _PAGE + "<str:what>/": {"get": page(405), "post": page_writes(302)},
+    _PAGE + "<str:action>/": {"get": page(405), "post": page_writes(302).at(action="done")},
     _SESSION_PAGE: {"get": page_reads(), "post": page(405)},
     _SESSION_PAGE + "live/": {"get": page_reads(), "post": page(405)},
     _SESSION_PAGE + "earlier/": {"get": page_reads(), "post": page(405)},
