@@ -14,7 +14,7 @@ from django.utils import timezone
 from executors_app.wire.executions import Observation, Observed, WorkspaceState
 from executors_app.wire.protocol import AgentState
 from sessions_app.accounts.models import TeamRole
-from sessions_app.models import Prompt, TaskSession
+from sessions_app.models import Prompt, Suspension, TaskSession
 from sessions_app.recovery.sweep.sweep_pass import SweepRun, SweepScope
 from tests.supervisor import database_dump
 from tests.supervisor.journals import Journal, ingest
@@ -254,6 +254,20 @@ def test_stopped_session_that_should_run_again_is_started(runtime: RecordingRunt
 def test_sleeping_session_is_not_examined(runtime: RecordingRuntime, reason: str) -> None:
     running_session(runtime=runtime.name, execution={**NO_LEASE, "status": "stopped", "status_reason": reason})
     assert sweep_once().decided == []
+
+
+@pytest.mark.parametrize(("limit_lasts", "expected"), [(True, ()), (False, ("start",))])
+def test_dead_agent_is_started_for_a_prompt_only_when_its_limit_has_ended(
+    runtime: RecordingRuntime, limit_lasts: bool, expected: tuple[str, ...]
+) -> None:
+    session = running_session(runtime=runtime.name, execution=NO_LEASE, policy="on_open")
+    now = timezone.now()
+    turn = session.runs.create(message_id="p1", state="failed", started_at=now, ended_at=now)
+    wakes_at = now + timedelta(hours=1 if limit_lasts else -1)
+    Suspension.objects.create(session=session, run=turn, reason="usage_limit", wakes_at=wakes_at)
+    Prompt.objects.create(session=session, message_id="p2", text="next")
+    sweep_once()
+    assert orders(session) == expected
 
 
 def test_session_of_a_departed_owner_is_not_started_automatically(runtime: RecordingRuntime) -> None:
