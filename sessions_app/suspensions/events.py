@@ -52,6 +52,7 @@ class SuspensionEnded(
     "agent completes a turn or reports a limit again",
     audited=True,
     timeline=Label("The session is no longer suspended", "busy"),
+    raises=(AttentionKind.IDLE, AttentionKind.CUT_SHORT),
 ):
     """A session is no longer suspended."""
 

@@ -126,9 +126,11 @@ def _end_at_reset(suspension_id: uuid.UUID, session_id: uuid.UUID) -> bool:
 
 
 def _needs_person(row: Suspension, failed: Prompt) -> bool:
-    """Whether only a person can give the prompt again: its turn was cancelled, or a file of it is gone."""
+    """Whether only a person can continue the turn: it was cancelled, or a file that its prompt needs is gone."""
     if was_cancelled(row.run):
         return True
+    if row.has_worked:
+        return False  # the prompt that continues it carries no files
     try:
         require_contents(failed)
     except AttachmentMissing:
