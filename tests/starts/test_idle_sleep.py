@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from django.utils import timezone
 
-from sessions_app.models import IDLE_REASON, Intent, PermissionRequest, Prompt, TaskSession, Turn
+from sessions_app.models import IDLE_REASON, Intent, PermissionRequest, Prompt, Suspension, TaskSession, Turn
 from sessions_app.prompts import services as prompts
 from sessions_app.recovery.sweep.sweep_pass import SweepScope
 from sessions_app.sessions.services import intents
@@ -111,6 +111,16 @@ def test_idle_session_is_put_to_sleep_with_a_reason() -> None:
     assert last_payload(session, "session.asleep")["after"] == 3600
     status = session_status(row)
     assert (status["asleep"], status["is_agent_running"], status["is_resumable"]) == (True, False, True)
+
+
+@pytest.mark.parametrize("limit_lasts", [True, False])
+def test_session_sleeps_while_a_usage_limit_holds_its_prompts_back(limit_lasts: bool) -> None:
+    session = idle_session()
+    wakes_at = timezone.now() + timedelta(hours=1 if limit_lasts else -1)
+    Suspension.objects.create(session=session, run=session.runs.get(), reason="usage_limit", wakes_at=wakes_at)
+    Prompt.objects.create(session=session, message_id="p2", text="next")
+    assert put_to_sleep(session) is limit_lasts
+    assert prompt_states(session)["p2"] == "queued"
 
 
 def test_work_outside_a_turn_counts_for_since_when_a_session_is_idle() -> None:

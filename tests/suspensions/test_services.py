@@ -19,7 +19,7 @@ from sessions_app.models import AttentionItem, Prompt, Suspension, TaskSession
 from sessions_app.portable.database_restore import make_restored_safe
 from sessions_app.prompts.delivery import claim_next_prompt
 from sessions_app.prompts.services import queue_prompt
-from sessions_app.sessions.services.intents import request_close, request_resume, waiting_retry
+from sessions_app.sessions.services.intents import request_close, request_resume, request_stop, waiting_retry
 from sessions_app.sessions.services.status import load_status
 from sessions_app.supervisor import leases
 from sessions_app.suspensions import services
@@ -441,3 +441,29 @@ def test_prompt_that_goes_on_is_shown_without_a_count_of_retries() -> None:
     assert row is not None
     sentence = Retry(row.trouble, row.trouble_message, row.attempt, 5, row.not_before).sentence
     assert sentence == "The turn that a usage limit has ended is continued."
+
+
+def test_deleted_session_takes_its_suspensions_along() -> None:
+    session = suspended_session()
+    change(session, state="COMPLETED")
+    session.task.delete()
+    assert not Suspension.objects.exists()
+    assert services.end_due_suspensions() == 0
+
+
+def test_stop_and_resume_keep_the_limit() -> None:
+    session = suspended_session()
+    request_stop(session.id, make_user())
+    session.intents.update(done_at=timezone.now())
+    request_resume(session.id, make_user())
+    queue(session, "next")
+    assert claimed(session) is None
+
+
+def test_result_of_an_external_wait_is_held_back_too() -> None:
+    session = suspended_session()
+    session.runs.create(message_id="wait:w", state="waiting", has_process=False, started_at=timezone.now())
+    session.prompts.create(message_id="wait:w", kind="wait", text="built")
+    assert claimed(session) is None
+    end_limit(session)
+    assert claimed(session) == "wait:w"
