@@ -10,11 +10,14 @@ import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta, tzinfo
+from itertools import islice
 from typing import Final
 from zoneinfo import ZoneInfo
 
 _TEXT_LIMIT: Final = 4000
 """Characters of a text that are read."""
+_TIMES_TRIED: Final = 10
+"""Times of each form that are tried: a text may name hundreds of time zones, and each is searched on the disk."""
 MOST: Final = timedelta(days=35)
 """No known limit lasts longer; a later time is not believed."""
 _JUST_PASSED: Final = timedelta(minutes=5)
@@ -49,7 +52,7 @@ def find_reset(text: str, now: datetime, local: tzinfo = UTC) -> LimitReset | No
     """
     shown = " ".join(text[:_TEXT_LIMIT].split())
     for read in _READERS:
-        for found in read(shown, now, local):
+        for found in islice(read(shown, now, local), _TIMES_TRIED):
             if now - _JUST_PASSED <= found.at <= now + MOST:
                 return LimitReset(max(found.at, now), found.zone)
     return None

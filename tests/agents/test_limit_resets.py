@@ -7,6 +7,7 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
+from executors_app.agents import limit_resets
 from executors_app.agents.limit_resets import LimitReset, find_reset
 
 NOW = datetime(2026, 3, 10, 12, 0, tzinfo=UTC)
@@ -89,6 +90,13 @@ def test_text_without_a_credible_time_gives_none(text: str) -> None:
 def test_unknown_zone_counts_as_none() -> None:
     assert find_reset("limit reached · resets 4pm (Atlantis/Capital)", NOW) == LimitReset(at("2026-03-10T16:00"), "")
     assert find_reset("limit reached · resets 4pm (../../etc/passwd)", NOW) == LimitReset(at("2026-03-10T16:00"), "")
+
+
+def test_text_that_names_many_zones_leads_to_few_searches(monkeypatch: pytest.MonkeyPatch) -> None:
+    searched: list[str] = []
+    monkeypatch.setattr(limit_resets, "_zone", searched.append)
+    assert find_reset("resets Apr 30 at 3pm Nowhere/City " * 100, NOW) is None
+    assert len(searched) <= 10
 
 
 def test_reset_is_never_in_the_past() -> None:
