@@ -87,6 +87,7 @@ MODELS: Final[Mapping[str, Pages]] = {
     "sessions_app/turn": RECORD,
     "sessions_app/sessionevent": RECORD,
     "sessions_app/supervisor": RECORD,
+    "sessions_app/suspension": RECORD,
     "sessions_app/sweepoutcome": RECORD,
     "sessions_app/sweeprequest": ASKED,
     "sessions_app/task": EDITED,
