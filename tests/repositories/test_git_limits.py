@@ -6,6 +6,7 @@ import ast
 import contextlib
 import logging
 import os
+import re
 import shutil
 import signal
 from dataclasses import replace
@@ -34,7 +35,7 @@ INSIDE_SANDBOXES = (
     "executors_app/agentctl/",
     "executors_app/machine/",  # git in a workspace, as the user of the agent
     "executors_app/demo_agent/",  # an agent
-    "executors_app/runtimes/sprites/runtime.py",  # the words of a command that runs in the sprite
+    "executors_app/runtimes/sprites/observation.py",  # the words of a command that runs in the sprite
 )
 SHARED_HELPERS = {"git_executable", "git_environment", "run_git", "write_git"}
 
@@ -61,13 +62,17 @@ def test_only_one_module_of_the_control_plane_starts_git() -> None:
     assert found == ["executors_app/repositories/git.py"]
 
 
-def test_git_processes_are_started_by_one_module_for_each_side() -> None:
+def test_git_processes_are_started_by_one_module_for_each_kind_of_directory() -> None:
     users = [
         str(path.relative_to(ROOT))
         for path in sorted((ROOT / "executors_app").rglob("*.py"))
-        if "machine.git.git_process import" in path.read_text()
+        if re.search(r"machine\.git\.git_process import \([^)]*\bsubcommand\b", path.read_text())
     ]
-    assert users == ["executors_app/machine/git/workspace_git.py", "executors_app/repositories/git.py"]
+    assert users == [
+        "executors_app/machine/git/repository_git.py",  # a repository as it is configured, for making workspaces
+        "executors_app/machine/git/workspace_git.py",  # a workspace, which an agent can write
+        "executors_app/repositories/git.py",  # git directories of the control plane
+    ]
 
 
 @pytest.mark.parametrize("bounds", [LOOKUP, VIEW, CHECK, COPY])
