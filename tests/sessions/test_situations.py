@@ -128,7 +128,7 @@ TABLE: list[tuple[SituationFacts, Code, str, str, str]] = [
         facts_of(UP, suspended=True, suspended_until=AT, suspension_message="Your limit is reached"),
         Code.SUSPENDED,
         "warning",
-        f"goes on at {AT:%Y-%m-%d} 12:00:00 UTC",
+        f"is sent to it before {AT:%Y-%m-%d} 12:00:00 UTC",
         "go_on",
     ),
     (facts_of(UP, suspended=True), Code.SUSPENDED, "warning", "usage limit is reached", "go_on"),

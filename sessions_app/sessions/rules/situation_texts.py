@@ -262,7 +262,7 @@ def suspended(f: Facts) -> Situation:
     """Describe a session whose agent has reached a usage limit."""
     text, step = f"{HEADLINES[Code.SUSPENDED]}.", "Send a prompt when the limit has ended, or go on now."
     if f.suspended_until is not None:
-        text = f"{HEADLINES[Code.SUSPENDED]}. The session goes on at {f.suspended_until:%Y-%m-%d %H:%M:%S} UTC."
+        text = f"{HEADLINES[Code.SUSPENDED]}. Nothing is sent to it before {f.suspended_until:%Y-%m-%d %H:%M:%S} UTC."
         step = "Prompts that you send now wait until then."
     message = as_sentence(f.suspension_message)
     if message:
