@@ -42,7 +42,7 @@ from sessions_app.turns.rules.continuation import Interruption, retry_prompt
 
 BATCH: Final = 100
 """Sessions that one pass lets go on at most; the next pass follows within a second."""
-_LIMIT_SENTENCE: Final = "A usage limit of yours was reached, and has ended."
+_LIMIT_SENTENCE: Final = "A usage limit of yours was reached."
 
 
 def suspend_after_turn(
