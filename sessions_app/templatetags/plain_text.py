@@ -25,7 +25,7 @@ def sentence(value: Any, at: datetime | None = None, *, autoescape: bool = True)
     html: str = escape(make_visible(str(value)))
     html = _COMMAND.sub(r"<code>\1</code>", html)
     if at is not None:
-        html = _CLOCK.sub(rf'<time datetime="{at.isoformat()}" data-clock>\1 UTC</time>', html)
+        html = _CLOCK.sub(rf'<time datetime="{at.isoformat()}" data-exact>\1 UTC</time>', html)
     return mark_safe(html)  # noqa: S308  (escaped above; the tags around it are ours)
 
 

@@ -1,5 +1,6 @@
 // Times are sent in UTC and shown in the reader's own zone, chosen in the settings or the browser's. One format
-// everywhere, as the server writes it: 2026-03-01 14:05; today's times without the date; with seconds below a date.
+// everywhere, as the server writes it: 2026-03-01 14:05; today's times without the date. A clock stands below a
+// heading with its date and shows the time alone; an exact time has seconds.
 
 const chosen = document.documentElement.dataset.zone;
 const zone = chosen ? { timeZone: chosen } : {};
@@ -20,8 +21,9 @@ export function showLocalTimes(place) {
   for (const time of place.querySelectorAll("time:not([data-local])")) {
     const at = new Date(time.dateTime);
     const isToday = written(at, DAY) === written(new Date(), DAY);
-    if (time.hasAttribute("data-clock")) time.textContent = isToday ? written(at, SECOND) : written(at, DAY, SECOND);
-    else time.textContent = isToday ? written(at, MINUTE) : dateAndTime(at);
+    const precision = time.matches("[data-clock], [data-exact]") ? SECOND : MINUTE;
+    const needsDate = !isToday && !time.hasAttribute("data-clock");
+    time.textContent = needsDate ? written(at, DAY, precision) : written(at, precision);
     time.title = written(at, DAY, SECOND);
     time.dataset.local = "";
   }

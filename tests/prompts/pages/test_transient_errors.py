@@ -53,5 +53,5 @@ def test_silent_turn_is_shown_and_can_be_cancelled(world: World, ada: Client) ->
     TaskSession.objects.filter(id=session.id).update(stalled_since=since)
     html = ada.get(path_of(session)).text
     assert "The agent has not responded since" in html
-    assert f"data-clock>{since:%H:%M:%S} UTC</time>" in html
+    assert f"data-exact>{since:%H:%M:%S} UTC</time>" in html
     assert "Cancel turn" in html

@@ -433,7 +433,7 @@ def test_next_start_is_shown_in_the_readers_time(ada: Client, world: World) -> N
     session = world.resting_session()
     at = timezone.now() + timedelta(seconds=20)
     TaskSession.objects.update(state="ERROR", error_code="agent_exited", next_restart_at=at, start_attempts=2)
-    assert f"data-clock>{at:%H:%M:%S} UTC</time>" in page(ada, session)
+    assert f"data-exact>{at:%H:%M:%S} UTC</time>" in page(ada, session)
 
 
 def test_every_state_can_be_rendered(ada: Client, world: World) -> None:
