@@ -23,7 +23,7 @@ from sessions_app.pages.shortcuts import find_session, part_response, queried_nu
 from sessions_app.prompts.events import PromptDismissed, PromptInterrupted
 from sessions_app.recovery.rules.recovery import RULES
 from sessions_app.sessions.rules.situation_facts import Label, humanize_code
-from sessions_app.sessions.views.session_state import (
+from sessions_app.sessions.views.session_page import (
     evidence_lines,
 )
 from sessions_app.starts.events import ReceiptWritten

@@ -15,7 +15,7 @@ from sessions_app.kernel.rules.json_size import json_size
 from sessions_app.models import AttentionItem, Intent, IntentKind, PermissionRequest, TaskSession
 from sessions_app.permissions import open_requests
 from sessions_app.permissions.open_requests import MAX_OPEN_REQUESTS
-from sessions_app.sessions.views.session_state import MAX_CARDS
+from sessions_app.sessions.views.session_page import MAX_CARDS
 from sessions_app.stream.ingest.batches import LINE_COST, TRANSACTION_BUDGET, line_bytes, line_cost
 from tests.supervisor.journals import Journal, Line, ingest
 from tests.supervisor.rows import conversation, fresh, make_user, names, running_session

@@ -16,7 +16,7 @@ from sessions_app.kernel.services.errors import TokenRevoked
 from sessions_app.models import Prompt, TaskSession, WaitKey
 from sessions_app.notifications.delivery import render_email
 from sessions_app.permissions.services import answer_permission, permission_keys
-from sessions_app.sessions.views.session_state import permission_contexts
+from sessions_app.sessions.views.session_page import permission_contexts
 from tests.agentctl.running import agentctl
 from tests.attention.reading import as_read
 from tests.supervisor.journals import Journal, Line, ingest

@@ -15,7 +15,7 @@ from sessions_app.recovery.services.assessment import assess_session
 from sessions_app.sessions.rules.situations import situation
 from sessions_app.sessions.services.situations import load_facts
 from sessions_app.sessions.services.status import load_status
-from sessions_app.sessions.views.session_state import composer_refusal, wants_start_on_open
+from sessions_app.sessions.views.session_page import composer_refusal, wants_start_on_open
 from sessions_app.sessions.views.session_summary import banner_buttons
 from sessions_app.starts.rules.restart_rules import restart_delay_after_death, stable_after
 from sessions_app.turns.interruptions import explain_agent_deaths

@@ -15,7 +15,7 @@ from sessions_app.prompts import services as prompts
 from sessions_app.recovery.sweep.sweep_pass import SweepScope
 from sessions_app.sessions.services import intents
 from sessions_app.sessions.services.status import load_status, session_status
-from sessions_app.sessions.views.session_state import session_context, wants_start_on_open
+from sessions_app.sessions.views.session_page import session_context, wants_start_on_open
 from sessions_app.starts import idle_sleep
 from sessions_app.starts.outcomes import write_stopped
 from sessions_app.supervisor.execution_registry import ExecutionRegistry

@@ -19,7 +19,7 @@ from sessions_app.prompts import services as prompts
 from sessions_app.recovery.sweep.sweep_pass import SweepScope
 from sessions_app.sessions.services import intents
 from sessions_app.sessions.services.status import load_status
-from sessions_app.sessions.views.session_state import wants_start_on_open
+from sessions_app.sessions.views.session_page import wants_start_on_open
 from sessions_app.starts import claims
 from tests.supervisor.recording_runtime import RecordingRuntime, sweep_once
 from tests.supervisor.rows import MINE, make_task, make_user, running_session

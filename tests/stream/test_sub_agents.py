@@ -6,7 +6,7 @@ import pytest
 
 from executors_app.wire.protocol import JournalKind
 from sessions_app.models import TaskSession, texts_of
-from sessions_app.sessions.views.session_state import permission_contexts
+from sessions_app.sessions.views.session_page import permission_contexts
 from tests.attention.reading import as_read
 from tests.stream.test_tool_calls_of_turns import OPTIONS, cards, session_with_prompts
 from tests.supervisor.journals import Journal, ingest

@@ -12,7 +12,7 @@ from sessions_app.events import event_label
 from sessions_app.models import TaskSession, session_transaction
 from sessions_app.prompts.services import context_before, mark_carrier, mark_context_delivered
 from sessions_app.sessions.services.status import session_status
-from sessions_app.sessions.views.session_state import session_context
+from sessions_app.sessions.views.session_page import session_context
 from sessions_app.workspace.services import workspace_notes
 from tests.supervisor.journals import Journal, ingest
 from tests.supervisor.rows import change, fresh, running_session

@@ -17,7 +17,7 @@ from sessions_app.accounts.authorization import may_write_session
 from sessions_app.accounts.requests import UserHttpRequest
 from sessions_app.kernel.rules.parsers import parse_number
 from sessions_app.pages.shortcuts import find_session
-from sessions_app.sessions.views.session_state import SESSION_PARTS, session_context, wants_start_on_open
+from sessions_app.sessions.views.session_page import SESSION_PARTS, session_context, wants_start_on_open
 from sessions_app.stream.views import changed_messages, render_messages
 
 

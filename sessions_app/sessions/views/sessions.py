@@ -27,7 +27,7 @@ from sessions_app.prompts.rules.attachments import MAX_FILES, MAX_TOTAL_BYTES, t
 from sessions_app.prompts.services import accepted_blocks, check_files, continue_interrupted
 from sessions_app.recovery.services import policies
 from sessions_app.sessions.services import intents
-from sessions_app.sessions.views.session_state import session_context
+from sessions_app.sessions.views.session_page import session_context
 from sessions_app.stream import services as output_limits
 from sessions_app.stream.views import last_messages, messages_around, read_whole_message, render_messages
 from sessions_app.suspensions.services import go_on_now
