@@ -219,13 +219,15 @@ class ExecutionRegistry:
         """End the streams, then release the leases. Agents keep running."""
         # In this order: after the release another supervisor may write, and our streams would only be refused.
         for session_id in list(self.streams):
-            await self.close_stream(session_id)
+            try:
+                await self.close_stream(session_id)
+            except Exception:  # the lease is released all the same
+                log.exception("session %s: its stream could not be closed", session_id)
         await self.database.run_at_shutdown(leases.release_leases, self.boot_id)
 
     async def close(self) -> None:
-        """Close everything: streams, leases, connections and threads."""
+        """Close connections and threads; without ``release_all`` before it, the leases last until they expire."""
         await self.outage.close()
-        await self.release_all()
         if self._http is not None:
             await self._http.close()
         await self.ingest.close()

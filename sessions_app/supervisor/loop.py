@@ -48,6 +48,7 @@ class SupervisorLoop:
         self.database_changed = Signal()
         self.unknown: set[str] = set()
         self.jobs = [job(self) for job in JOBS]
+        self._has_swept = False
         self._tasks: list[asyncio.Task[None]] = []
 
     async def open(self) -> None:
@@ -63,9 +64,14 @@ class SupervisorLoop:
         result = await run_sweep(self.registry, scope, self.unknown, progress)
         if result.decided or result.damaged:  # otherwise it has changed nothing, and paused checks need not run again
             self.registry.changes.record()
-        if not scope.dry_run:
-            document = await self.registry.database(sweep_pass.build_report, result, self.registry.boot_id)
-            await self.registry.database(sweep_pass.store_sweep, document, result)
+        if scope.dry_run:
+            return result
+        document = await self.registry.database(sweep_pass.build_report, result, self.registry.boot_id)
+        await self.registry.database(sweep_pass.store_sweep, document, result)
+        if scope.covers_all and not self._has_swept:
+            # Not without a sweep: pages and commands that wait for it take it for a look at every row.
+            await self.registry.database(leases.mark_first_sweep_done, self.registry.boot_id)
+            self._has_swept = True
         return result
 
     async def run(self, stop: asyncio.Event, *, first_sweep: bool = True) -> None:
@@ -75,7 +81,6 @@ class SupervisorLoop:
         try:
             if first_sweep:
                 await self.sweep(SweepScope("boot"))
-            await self.registry.database(leases.mark_first_sweep_done, self.registry.boot_id)
             log.info("supervising: %d sessions attached", len(self.registry.streams))
             for job in self.jobs:
                 if job.is_enabled():
@@ -91,17 +96,20 @@ class SupervisorLoop:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         for job in self.jobs:
-            await job.stop()
-        await self.dispatcher.close()
+            await _try_to(f"stop the job {job.name}", job.stop())
+        await _try_to("stop carrying out intents", self.dispatcher.close())
         for job in self.jobs:
-            await job.finish()
-        await self.registry.release_all()
+            await _try_to(f"finish the job {job.name}", job.finish())
+        await _try_to("release the leases", self.registry.release_all())
         crash_points.reached("shutdown.released")
-        await self.registry.database.run_at_shutdown(METRICS_BUFFER.flush, self.registry.boot_id)
+        await _try_to("store the metrics", self._at_shutdown(METRICS_BUFFER.flush))
         # Last: as long as our row is there, our leases count as those of a living supervisor.
-        await self.registry.database.run_at_shutdown(leases.unregister_supervisor, self.registry.boot_id)
+        await _try_to("unregister", self._at_shutdown(leases.unregister_supervisor))
         crash_points.reached("shutdown.unregistered")
         await self.registry.close()
+
+    async def _at_shutdown(self, function: Callable[[str], object]) -> None:
+        await self.registry.database.run_at_shutdown(function, self.registry.boot_id)
 
     def _spawn(self, name: str, step: Callable[[], Awaitable[None]]) -> None:
         self._tasks.append(asyncio.create_task(_repeat_forever(name, step, self.registry.outage), name=name))
@@ -138,6 +146,14 @@ class SupervisorLoop:
     def start_session(self, session_id: uuid.UUID, intent_id: uuid.UUID | None) -> None:
         """Carry out a start that a sweep has ordered."""
         self.dispatcher.wake(session_id, overtakes=False, start=intent_id)
+
+
+async def _try_to(purpose: str, step: Awaitable[None]) -> None:
+    """Take one step of a shutdown; a failure is logged, and the steps that follow are taken all the same."""
+    try:
+        await step
+    except Exception:
+        log.exception("could not %s at shutdown", purpose)
 
 
 async def _repeat_forever(name: str, step: Callable[[], Awaitable[None]], outage: DatabaseOutage) -> None:

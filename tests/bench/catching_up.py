@@ -99,6 +99,7 @@ async def _catch_up(session: TaskSession) -> float:
         assert await stream.wait_until_logged(stream.journal_epoch, report["journal"]["last_seq"], PATIENCE)
         return time.perf_counter() - began
     finally:
+        await registry.release_all()
         await registry.close()
 
 

@@ -97,6 +97,7 @@ async def _round(url: str, count: int) -> tuple[float, float, float]:
         back = await seconds_of(lambda: _come_back(registry))
         assert len(registry.streams) == count, f"{len(registry.streams)} of {count} are attached"
     finally:
+        await registry.release_all()
         await registry.close()
     return back, look, await asyncio.to_thread(_connect_all, url, count)
 

@@ -62,6 +62,7 @@ async def beside_gets(
         gets = BareGets([one for one in fleet if one.behaviour == "answers"])
         return list(map(min, await in_turn(rounds, swept, gets)))
     finally:
+        await registry.release_all()
         await registry.close()
 
 
@@ -98,6 +99,7 @@ async def _beside_commits(world: World, count: int, rounds: int) -> list[float]:
             await registry.database(forget)
             taken.append(await in_turn(1, acted, committed))
     finally:
+        await registry.release_all()
         await registry.close()
         table.close()
     return [min(each)[0] for each in zip(*taken, strict=True)]

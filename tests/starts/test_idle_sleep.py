@@ -71,6 +71,7 @@ def run_sleep_check(session: TaskSession, agentctl: RecordingAgentctl) -> int:
             await registry.database(backdate, session)
             return await idle_sleep.sleep_idle_sessions(registry)
         finally:
+            await registry.release_all()
             await registry.close()
 
     assert agentctl.url

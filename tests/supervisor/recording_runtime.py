@@ -122,6 +122,7 @@ def with_registry(work: Callable[[ExecutionRegistry], Awaitable[T]], listener: S
         try:
             return await work(registry)
         finally:
+            await registry.release_all()
             await registry.close()
 
     return asyncio.run(run())

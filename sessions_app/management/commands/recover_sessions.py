@@ -260,9 +260,6 @@ async def run_recovery_pass(
             if alone and not scope.dry_run:
                 await supervisor.open()
             result = await _sweep_once(supervisor, scope, alone=alone, progress=progress)
-            if alone and not (scope.sessions or scope.runtime or scope.dry_run):
-                # Another command that waits for us need not wait longer.
-                await registry.database(leases.mark_first_sweep_done, registry.boot_id)
             if waits:
                 await _wait_for_starts(supervisor, result, deadline, alone=alone)
                 await registry.drain_starts()

@@ -114,6 +114,11 @@ class SweepScope:
         """Whether an execution counts as unknown at the first observation, without waiting for a second one."""
         return self.trigger != "reconcile"
 
+    @property
+    def covers_all(self) -> bool:
+        """Whether it covers all sessions."""
+        return not self.sessions and not self.runtime
+
 
 @dataclass(frozen=True, slots=True)
 class DecidedRow:
