@@ -8,6 +8,7 @@ from typing import Final
 
 from executors_app.agents import COMMON_FAILURE_MESSAGES, USAGE_LIMIT, FailureMessage
 from executors_app.plugins import agent_types
+from executors_app.wire.protocol import JournalKind
 from sessions_app.kernel.rules.states import CANCELLED_BY_AGENT, PROMPT, SESSION, WORK
 from sessions_app.models import SessionTransaction
 from sessions_app.recovery import continuity
@@ -142,11 +143,14 @@ def _failure_messages() -> Sequence[FailureMessage]:
 
 
 def _agent_stop_reason(line: JournalLine) -> str | None:
-    """Return why the agent ended its turn, as it said; None if it did not end it itself."""
-    reason = line.get("agent_stop_reason", line.get("stop_reason"))
-    if reason is None:
+    """Return why the agent stopped, in its own words; None if it did not say."""
+    reason = line.get("stop_reason")
+    if line.get("kind") == JournalKind.TURN_CANCELLED:  # its ``stop_reason`` is agentctl's word
+        reason = line.get("agent_stop_reason")
+    stated = turn_ends.recorded_stop_reason(reason)
+    if stated == turn_ends.NO_STOP_REASON:
         return None
-    return str(reason)[:64]
+    return stated[:64]
 
 
 def _text(value: object) -> str | None:

@@ -143,6 +143,20 @@ def test_turn_without_a_snapshot_says_so() -> None:
             "cancelled",
             "end_turn",
         ),
+        ({"kind": "turn.cancelled", "stop_reason": "cancelled"}, "cancelled", "cancelled", None),
+        (
+            {"kind": "turn.cancelled", "stop_reason": "cancelled", "agent_stop_reason": ""},
+            "cancelled",
+            "cancelled",
+            None,
+        ),
+        (
+            {"kind": "turn.cancelled", "stop_reason": "cancelled", "by_agent": True},
+            "cancelled",
+            "cancelled_by_agent",
+            None,
+        ),
+        ({"kind": "turn.completed", "stop_reason": ""}, "completed", "no_stop_reason", None),
     ],
 )
 def test_end_of_a_turn_keeps_the_agents_own_reason(
