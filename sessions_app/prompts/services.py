@@ -68,7 +68,7 @@ from sessions_app.turns.rules.continuation import (
     interruption_note,
     retry_prompt,
 )
-from sessions_app.waits.models import end_external_wait, revoke_wait_keys
+from sessions_app.waits.models import NEW_MESSAGE, end_external_wait, revoke_wait_keys
 from sessions_app.workspace.services import workspace_notes
 
 GIVEN_UP_MESSAGE = "This session was given up. Choose “Try again” first, then send your prompt."
@@ -170,7 +170,7 @@ def prepare_for_prompt(transaction: SessionTransaction, by: User | None, *, ends
         raise NoAgent
     run = transaction.open_run
     if run is not None and not run.has_process:
-        end_external_wait(transaction, "new_message")
+        end_external_wait(transaction, NEW_MESSAGE)
     assessment = assess_for_start(transaction)
     if assessment.is_running:
         _end_wait(transaction, by, allowed=ends_permission)
@@ -191,7 +191,7 @@ def _end_wait(transaction: SessionTransaction, by: User | None, *, allowed: bool
     Raises PermissionPending and changes nothing if that is not ``allowed``.
     """
     run = transaction.open_turn
-    if run is not None and run.state == RunState.WAITING and revoke_wait_keys(transaction, "new_message", run=run):
+    if run is not None and run.state == RunState.WAITING and revoke_wait_keys(transaction, NEW_MESSAGE, run=run):
         # Raising rolls back the transaction, and with it the revocation.
         if not allowed:
             raise PermissionPending

@@ -150,6 +150,8 @@ LOST_STATES = frozenset({PromptState.HELD, PromptState.DISMISSED, PromptState.WI
 
 TOOL_CALL_CHANGED: Final = "tool_call_changed"
 """The reason of a key that was replaced because the agent has changed what it asks for."""
+NEW_MESSAGE: Final = "new_message"
+"""The reason of a key that was revoked because a prompt was sent instead of an answer."""
 
 
 def begin_wait(

@@ -9,13 +9,14 @@ import pytest
 from django.db import connection
 from django.test import Client
 from django.test.utils import CaptureQueriesContext
+from django.utils import timezone
 
 from executors_app.wire.questions.schema import parse_question
 from sessions_app.kernel.rules.json_size import json_size
 from sessions_app.models import AttentionItem, Intent, IntentKind, PermissionRequest, TaskSession
 from sessions_app.permissions import open_requests
 from sessions_app.permissions.open_requests import MAX_OPEN_REQUESTS
-from sessions_app.sessions.views.session_page import MAX_CARDS
+from sessions_app.permissions.views.request_cards import MAX_CARDS
 from sessions_app.stream.ingest.batches import LINE_COST, TRANSACTION_BUDGET, line_bytes, line_cost
 from tests.supervisor.journals import Journal, Line, ingest
 from tests.supervisor.rows import conversation, fresh, make_user, names, running_session
@@ -147,6 +148,28 @@ def test_page_shows_a_limited_number_of_requests_and_where_the_others_are(client
     at = f"/api/v1/tasks/{session.task_id}/sessions/{session.id}/permissions/?state=pending"
     assert at in page
     assert client.get(at).json()["count"] == MAX_CARDS + 3
+
+
+@pytest.mark.parametrize("end", ["deadline", "answer", "withdrawn"])
+def test_requests_that_nobody_can_answer_any_more_take_no_place_of_others(end: str, client: Client) -> None:
+    session, journal = with_open_requests(MAX_CARDS)
+    if end == "withdrawn":
+        withdrawn = [
+            journal.line("permission.cancelled", permission_id=f"{session.id}:{number}", reason="withdrawn")
+            for number in range(MAX_CARDS)
+        ]
+        ingest(session, withdrawn)
+        ingest(session, [journal.requests_permission("closed"), journal.exits("m1")])
+        shown = "The agent ended before it got an answer"
+    else:
+        field = {"deadline": "expired_at", "answer": "consumed_at"}[end]
+        session.wait_keys.update(**{field: timezone.now()})
+        ingest(session, [journal.requests_permission("another")])
+        shown = 'value="another"'
+    user = make_user("reader")
+    user.groups.add(session.task.team)
+    client.force_login(user)
+    assert shown in client.get(f"/tasks/{session.task_id}/sessions/{session.id}/").content.decode()
 
 
 def test_requests_after_each_other_show_what_is_reported_of_their_calls() -> None:

@@ -16,7 +16,7 @@ from sessions_app.kernel.services.errors import TokenRevoked
 from sessions_app.models import Prompt, TaskSession, WaitKey
 from sessions_app.notifications.delivery import render_email
 from sessions_app.permissions.services import answer_permission, permission_keys
-from sessions_app.sessions.views.session_page import permission_contexts
+from sessions_app.permissions.views.request_cards import request_cards
 from tests.agentctl.running import agentctl
 from tests.attention.reading import as_read
 from tests.supervisor.journals import Journal, Line, ingest
@@ -76,7 +76,7 @@ def test_row_card_inbox_and_email_show_the_tool_call(tmp_path: Path) -> None:
     assert requested_tool_call(session) == TOOL_CALL
     event = session.events.get(name="session.permission.requested")
     assert event.payload["tool_call"] == session.permissions.get().tool_call
-    [card] = permission_contexts(session)
+    [card] = request_cards(session)
     assert (card["title"], card["kind"], card["call"]["places"]) == ("Delete the build", "execute", ["build"])
     assert "rm -rf build" in card["call"]["input"]
     item = session.attention.get(kind="permission")

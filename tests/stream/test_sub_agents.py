@@ -6,7 +6,7 @@ import pytest
 
 from executors_app.wire.protocol import JournalKind
 from sessions_app.models import TaskSession, texts_of
-from sessions_app.sessions.views.session_page import permission_contexts
+from sessions_app.permissions.views.request_cards import request_cards
 from tests.attention.reading import as_read
 from tests.stream.test_tool_calls_of_turns import OPTIONS, cards, session_with_prompts
 from tests.supervisor.journals import Journal, ingest
@@ -55,7 +55,7 @@ def test_permission_of_a_sub_agent_shows_its_own_tool_call() -> None:
     ]
     ingest(session, lines, lease=None)
     assert [title for title, _ in cards(session)] == ["ls", "rm -rf build"]
-    [card] = permission_contexts(session)
+    [card] = request_cards(session)
     assert (card["title"], card["call"]["sub_agent"]) == ("rm -rf build", NAME)
     assert NAME in as_read(session.attention.get(kind="permission")).why
 

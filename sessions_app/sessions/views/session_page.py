@@ -2,33 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from datetime import datetime
 from functools import cached_property
 from typing import Any, Final
 
 from django.contrib.auth.models import User
-from django.db.models import Case, Q, When
-from django.utils import timezone
 
 from executors_app.models import ExecutorRunning
 from executors_app.wire.executions import ExecutorStatus
 from sessions_app.accounts.authorization import is_isolated, may_operate
 from sessions_app.agents.services.agent_setup import agent_fix
 from sessions_app.agents.views.agent_settings import agent_settings_context, login_context, wants_login
-from sessions_app.confined.client import Failure
 from sessions_app.kernel.rules.states import (
     ENDED_STATES,
     TERMINAL_STATES,
     DesiredState,
-    PermissionState,
     PromptState,
-    RequestKind,
     SessionState,
 )
 from sessions_app.kernel.services.errors import NoAgent, TerminalState, refusal_error
-from sessions_app.models import ContinuityReceipt, PermissionRequest, Prompt, Task, TaskSession, WaitKey
+from sessions_app.models import ContinuityReceipt, Prompt, Task, TaskSession
 from sessions_app.pages.labels import (
     POLICY_LABELS,
     PROMPT_STATE_LABELS,
@@ -37,13 +32,10 @@ from sessions_app.pages.labels import (
     execution_label,
     receipt_label_in_history,
 )
-from sessions_app.permissions.services import option_name, permission_keys
-from sessions_app.permissions.views import question_context
+from sessions_app.permissions.views.request_cards import count_hidden, request_cards, without_keys
 from sessions_app.prompts.services import GIVEN_UP_MESSAGE
 from sessions_app.recovery.rules.resumability import Assessment, Mode, Policy, assess_mode
 from sessions_app.recovery.services.assessment import assess_session, can_be_taken_over, execution_of
-from sessions_app.rendering.operations.tool_calls import TITLE_LIMIT
-from sessions_app.rendering.services import Text, render_texts
 from sessions_app.sessions.rules.session_status import SessionStatus
 from sessions_app.sessions.rules.situation_facts import (
     Code,
@@ -58,155 +50,10 @@ from sessions_app.sessions.services.situations import load_facts
 from sessions_app.sessions.services.status import load_status
 from sessions_app.sessions.views.session_summary import WORKSPACE, BannerButton, banner_buttons, retry_buttons
 from sessions_app.stream.rules import usage
-from sessions_app.stream.rules.tool_calls import REVIEW_LIMIT, UNKNOWN_ACTION, is_rejection
-from sessions_app.stream.views import attached_files, review_context
-from sessions_app.turns.models import newest_run
+from sessions_app.stream.views import attached_files
 from sessions_app.waits import services as waits
-from sessions_app.waits.rules.wait_keys import WaitKeyState
-from sessions_app.waits.services import shown_secret
 from sessions_app.waits.views import wait_contexts
 from sessions_app.workspace.services.workspace_notes import head_sentence, ignored_sentence
-
-AGENT_ENDED_TEXT = "The agent ended before it got an answer, so this request is closed."
-EXPIRED_TEXT = "Nobody answered in time, so the request was cancelled."
-OVERRULED_TEXT = "A new prompt was sent instead of an answer, so the request was cancelled."
-
-
-MAX_CARDS: Final = 20
-"""Permission requests and questions that a page shows; an agent decides how many there are."""
-
-
-def permission_contexts(session: TaskSession) -> list[dict[str, Any]]:
-    """Return the first open permission requests, and those of the newest run that closed without an answer."""
-    rows = _load_requests(session)
-    keys = permission_keys(rows)
-    calls = _review_contexts(session, rows, {request.id for request in rows if request.size <= 2 * REVIEW_LIMIT})
-    contexts = [_permission_context(request, keys.get(request.id), calls[request.id]) for request in rows]
-    return [one for one in contexts if one["request"].state != "cancelled" or one["closed"] == EXPIRED_TEXT]
-
-
-def _load_requests(session: TaskSession) -> list[PermissionRequest]:
-    """Return the requests of at most ``MAX_CARDS`` cards: the open ones first, then those that are closed."""
-    shown = Q(state=PermissionState.PENDING)
-    if (run := newest_run(session)) is not None:
-        # How a question ended is a message of the conversation.
-        closed = Q(run=run, kind=RequestKind.PERMISSION, size__lte=2 * REVIEW_LIMIT)
-        shown |= closed & ~Q(state=PermissionState.RESOLVED)
-    open_first = Case(When(state=PermissionState.PENDING, then=0), default=1)
-    rows = session.permissions.filter(shown).order_by(open_first, "requested_at", "id")[:MAX_CARDS]
-    return sorted(rows, key=lambda row: (row.requested_at, row.id))
-
-
-def _count_hidden(session: TaskSession, shown: Sequence[Mapping[str, Any]]) -> int:
-    """Return how many open requests have no card."""
-    if len(shown) < MAX_CARDS:
-        return 0
-    cards = len([card for card in shown if card["request"].state == PermissionState.PENDING])
-    waiting: int = session.permissions.filter(state=PermissionState.PENDING).count()
-    return waiting - cards
-
-
-def _review_contexts(
-    session: TaskSession, requests: Sequence[PermissionRequest], small: Collection[str]
-) -> dict[str, dict[str, Any]]:
-    """Return what the cards show of their tool calls, by the id of the request; only ``small`` ones are rendered."""
-    to_render = [request for request in requests if request.id in small]
-    rendered = render_texts(session, [Text("reviewed_call", {"payload": request.tool_call}) for request in to_render])
-    described = {request.id: result for request, result in zip(to_render, rendered, strict=True)}
-    return {
-        request.id: review_context(request.tool_call, described.get(request.id, Failure.TOO_EXPENSIVE))
-        for request in requests
-    }
-
-
-def _permission_context(request: PermissionRequest, token: WaitKey | None, call: dict[str, Any]) -> dict[str, Any]:
-    """Return one request: its question, key and options, the given answer, or why it is closed."""
-    state = token.state(timezone.now()) if token else None
-    if token and state is WaitKeyState.CONSUMED:
-        given = str((token.first_answer or {}).get("option_id", ""))
-    else:
-        given = ""
-    is_unknown = request.is_unknown_action
-    options = sorted((_option_context(request, option, given) for option in request.offered_options), key=_breadth)
-    if is_unknown:
-        options = _options_of_unknown_action(options)
-    return {
-        "request": request,
-        "title": _request_title(request, is_unknown=is_unknown),
-        "unknown_action": UNKNOWN_ACTION if is_unknown else "",
-        "can_reject": any(option["rejects"] for option in options),
-        "kind": str(request.tool_call.get("tool_kind") or "")[:TITLE_LIMIT],
-        "call": call,
-        "question": question_context(request.question) if request.question else None,
-        "prefix": f"q{request.id}-",
-        # Nobody is offered to allow what the page does not show in full.
-        "options": [option for option in options if call["is_whole"] or option["rejects"]],
-        "given": given,
-        "answered_by": token.consumed_by.get_username() if token and token.consumed_by else "",
-        "deadline": token.expires_at if token else None,
-        "closed": _closed_reason(request, state),
-        "resume_token": shown_secret(token) or "",
-    }
-
-
-def _option_context(request: PermissionRequest, option: Mapping[str, Any], given: str) -> dict[str, Any]:
-    option_id = option.get("option_id", "")
-    return {
-        "id": option_id,
-        "name": option_name(request, option_id),
-        "kind": str(option.get("kind", "")),
-        "effect": _EFFECTS.get(str(option.get("kind", "")), ""),
-        "rejects": is_rejection(option),
-        "is_main": option.get("kind") == "allow_once",
-        "given": bool(given) and option_id == given,
-    }
-
-
-def _request_title(request: PermissionRequest, *, is_unknown: bool) -> str:
-    if is_unknown:
-        return "Unknown action"
-    return str(request.tool_call.get("title") or "Unnamed action")[:REVIEW_LIMIT]
-
-
-def _options_of_unknown_action(options: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Put what rejects first, with the first of it as the main button, and say of all others what they are for."""
-    rejecting = [option | {"is_main": False} for option in options if option["rejects"]]
-    if rejecting:
-        rejecting[0]["is_main"] = True
-    others = [
-        option | {"is_main": False, "name": f"Unknown action: {option['name']}"}
-        for option in options
-        if not option["rejects"]
-    ]
-    return [*rejecting, *others]
-
-
-_OPTION_ORDER: Final = ("allow_once", "reject_once", "", "reject_always", "allow_always")
-"""Order of the options by what they grant: an answer for this time first, a lasting permission last."""
-_EFFECTS: Final[Mapping[str, str]] = {
-    "allow_always": "The agent allows this from now on and no longer asks. It decides how far that reaches.",
-    "reject_always": "The agent rejects this from now on and no longer asks. It decides how far that reaches.",
-}
-"""What a lasting answer does, in our words: the option's name is the agent's."""
-
-
-def _breadth(option: Mapping[str, Any]) -> int:
-    kind = option["kind"] if option["kind"] in _OPTION_ORDER else ""
-    return _OPTION_ORDER.index(kind)
-
-
-def _closed_reason(request: PermissionRequest, state: WaitKeyState | None) -> str:
-    if request.state == PermissionState.EXPIRED:
-        return AGENT_ENDED_TEXT
-    if state:
-        return {WaitKeyState.EXPIRED: EXPIRED_TEXT, WaitKeyState.REVOKED: OVERRULED_TEXT}.get(state, "")
-    return ""
-
-
-def without_keys(permissions: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return the permission requests without keys and options, for a user who may not answer."""
-    return [{**permission, "options": [], "resume_token": ""} for permission in permissions]
-
 
 MAX_RECEIPTS_SHOWN = 8
 SESSION_PARTS: Final[Mapping[str, str]] = {
@@ -420,7 +267,7 @@ class SessionPage:
     @cached_property
     def permissions(self) -> list[dict[str, Any]]:
         """The cards of permission requests and questions."""
-        cards = permission_contexts(self._session)
+        cards = request_cards(self._session)
         if self._writes:
             return cards
         return without_keys(cards)
@@ -428,7 +275,7 @@ class SessionPage:
     @property
     def hidden_requests(self) -> int:
         """How many open requests have no card."""
-        return _count_hidden(self._session, self.permissions)
+        return count_hidden(self._session, self.permissions)
 
     @cached_property
     def _waits(self) -> dict[str, Any]:

@@ -21,7 +21,7 @@ from sessions_app.agents.views.agent_settings import parse_posted_setting
 from sessions_app.kernel.services.errors import PermissionPending, SessionsError
 from sessions_app.models import Message, TaskSession
 from sessions_app.pages.shortcuts import find_session, queried_number
-from sessions_app.permissions.views import WrongAnswer, answer_from_page, question_context
+from sessions_app.permissions.views.question_forms import WrongAnswer, answer_from_page, question_context
 from sessions_app.prompts import services as prompts
 from sessions_app.prompts.rules.attachments import MAX_FILES, MAX_TOTAL_BYTES, taken_files_sentence
 from sessions_app.prompts.services import accepted_blocks, check_files, continue_interrupted

@@ -10,7 +10,9 @@ from django.contrib.auth.models import User
 from django.test import Client
 from django.utils import timezone
 
-from sessions_app.models import TaskSession
+from sessions_app.models import TaskSession, session_transaction
+from sessions_app.waits.expiry import expire_waits
+from sessions_app.waits.models import revoke_wait_keys
 from sessions_app.waits.services import open_wait
 from tests.attention.reading import as_read
 from tests.pages.world import World, asks, ingest_lines, path_of
@@ -183,6 +185,44 @@ def test_open_permission_is_closed_when_its_agent_dies(ada: Client, world: World
     form = {"permission_id": "p1", "option_id": "allow", "resume_token": key}
     refused = ada.post(f"{path_of(session)}answer/", form, headers={"Accept": "application/json"})
     assert refused.json()["code"] == "token_revoked"
+
+
+NO_ANSWER_IN_TIME = "Nobody answered in time"
+OVERRULED = "A new prompt was sent instead of an answer"
+AGENT_ENDED = "The agent ended before it got an answer"
+UNANSWERABLE = "This request can no longer be answered"
+REASONS = (NO_ANSWER_IN_TIME, OVERRULED, AGENT_ENDED, UNANSWERABLE)
+AGENT_ENDS: dict[str, object] = {"kind": "agent.exited", "exit_code": 9, "expected": False}
+
+
+@pytest.mark.parametrize(
+    ("cause", "line", "reason"),
+    [
+        ("deadline", None, NO_ANSWER_IN_TIME),
+        ("deadline", {"kind": "permission.cancelled", "permission_id": "p1", "reason": "timeout"}, NO_ANSWER_IN_TIME),
+        ("deadline", AGENT_ENDS, NO_ANSWER_IN_TIME),
+        ("new_message", None, OVERRULED),
+        ("new_message", AGENT_ENDS, OVERRULED),
+        ("database_restored", None, UNANSWERABLE),
+        ("database_restored", AGENT_ENDS, AGENT_ENDED),
+        ("", AGENT_ENDS, AGENT_ENDED),
+    ],
+)
+def test_closed_request_says_what_closed_it_first(
+    cause: str, line: dict[str, object] | None, reason: str, ada: Client, world: World
+) -> None:
+    session = world.running_session()
+    ingest_lines(session, asks("p1"))
+    if cause == "deadline":
+        session.wait_keys.update(expires_at=timezone.now())
+        assert expire_waits() == 1
+    elif cause:
+        with session_transaction(session.id) as transaction:
+            revoke_wait_keys(transaction, cause)
+    if line is not None:
+        ingest_lines(session, line)
+    html = page(ada, session)
+    assert [each for each in REASONS if each in html] == [reason]
 
 
 def test_answered_permission_leaves_a_card_with_choice_and_user(ada: Client, world: World) -> None:
