@@ -23,13 +23,12 @@ from sessions_app.kernel.services.errors import NotFound
 from sessions_app.mcp_server import arguments, results
 from sessions_app.models import Message, PermissionRequest, Repository, Task, TaskSession, WaitKey, texts_of
 from sessions_app.permissions.services import permission_keys
-from sessions_app.recovery.services.assessment import assess_session
 from sessions_app.sessions.rules.session_status import ChoiceStatus, ReceiptStatus, SessionStatus
 from sessions_app.sessions.rules.situation_facts import Situation, SituationFacts
 from sessions_app.sessions.rules.situations import situation, status_label
 from sessions_app.sessions.services.queries import visible_sessions
-from sessions_app.sessions.services.situations import load_facts
-from sessions_app.sessions.services.status import load_status
+from sessions_app.sessions.services.situations import add_page_facts
+from sessions_app.sessions.services.status import read_session
 from sessions_app.stream.rules.tool_calls import REVIEW_LIMIT, UNKNOWN_ACTION
 from sessions_app.waits.rules.wait_keys import WaitKeyState
 
@@ -59,9 +58,9 @@ class SessionView(NamedTuple):
 
 def view_session(session: TaskSession, user: User) -> SessionView:
     """Load the status and the situation of a session."""
-    status = load_status(session, user)
-    facts = load_facts(session, status, assess_session(session))
-    return SessionView(status, facts, situation(facts))
+    reading = read_session(session, user)
+    facts = add_page_facts(session, reading.facts)
+    return SessionView(reading.status, facts, situation(facts))
 
 
 def list_sessions(user: User, values: arguments.ListSessionsArguments) -> results.SessionPage:

@@ -50,7 +50,7 @@ from sessions_app.models import (
 from sessions_app.prompts.models import LIMIT_PREFIX
 from sessions_app.prompts.rules import attachments as rules
 from sessions_app.prompts.rules.attachments import AttachedFile
-from sessions_app.recovery.rules.resumability import Mode
+from sessions_app.recovery.rules.resumability import Assessment, Mode
 from sessions_app.recovery.services.assessment import assess_for_start
 from sessions_app.sessions.services.intents import (
     end_work_after_retry,
@@ -131,6 +131,20 @@ def refuse_ended(session: TaskSession) -> None:
         raise TerminalState("The session has ended. Start a new one.")
 
 
+def refuse_prompts(session: TaskSession, assessment: Assessment) -> None:
+    """Raise the error with which every prompt to the session is refused, whatever it contains."""
+    refuse_ended(session)
+    _refuse_without_agent(session, assessment)
+
+
+def _refuse_without_agent(session: TaskSession, assessment: Assessment) -> None:
+    """Raise NoAgent, or the error with which the assessment refuses to start an agent that does not run."""
+    if not session.has_agent:
+        raise NoAgent
+    if not assessment.is_running:
+        require_mode(assessment, Mode.AUTO)
+
+
 def _validate_prompt(message_id: str, text: str) -> None:
     if not message_id or len(message_id) > 128 or not message_id.isprintable():
         raise Invalid("message_id must be 1 to 128 printable characters.", field="message_id")
@@ -166,16 +180,14 @@ def prepare_for_prompt(transaction: SessionTransaction, by: User | None, *, ends
     Raises the error with which the assessment refuses a start. A user's prompt does not wait for the next automatic
     try. Raises PermissionPending as ``queue_prompt``.
     """
-    if not transaction.session.has_agent:
-        raise NoAgent
     run = transaction.open_run
     if run is not None and not run.has_process:
         end_external_wait(transaction, NEW_MESSAGE)
     assessment = assess_for_start(transaction)
+    _refuse_without_agent(transaction.session, assessment)
     if assessment.is_running:
         _end_wait(transaction, by, allowed=ends_permission)
         return
-    require_mode(assessment, Mode.AUTO)
     want_running(transaction, by)
     suspension = open_suspension(transaction.session.id)
     if suspension is not None and suspension.holds_prompts:

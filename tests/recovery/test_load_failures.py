@@ -15,14 +15,11 @@ from django.utils import timezone
 
 from sessions_app.models import TaskSession
 from sessions_app.recovery.services.assessment import assess_session, execution_of
-from sessions_app.sessions.rules.situations import situation
-from sessions_app.sessions.services.situations import load_facts
-from sessions_app.sessions.services.status import load_status
 from sessions_app.sessions.views.session_summary import banner_buttons
 from sessions_app.starts.outcomes import REPORTED_GONE
 from tests.agents.scripts import Action, Script, agent, chunk, error, result
 from tests.supervisor.native_resume import LAST_REQUEST, TOKEN, Resume
-from tests.supervisor.rows import change, names
+from tests.supervisor.rows import change, names, shown_situation
 
 pytestmark = pytest.mark.django_db
 
@@ -182,11 +179,8 @@ HANGS_IN = {
 
 def _page(session: TaskSession) -> tuple[str, tuple[str, ...]]:
     """Return the banner's text and buttons after a supervisor pass."""
-    status = replace(load_status(session), recovering=False)
-    assessment = assess_session(session)
-    shown = situation(load_facts(session, status, assessment))
-    assert shown is not None
-    return shown.text, tuple(button.text for button in banner_buttons(shown, assessment))
+    shown = shown_situation(session)
+    return shown.text, tuple(button.text for button in banner_buttons(shown, assess_session(session)))
 
 
 @pytest.mark.parametrize("name", FAILURES)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -12,16 +11,13 @@ from executors_app.wire.protocol import JournalKind
 from sessions_app.models import Intent, Lease, LeaseLost, TaskSession
 from sessions_app.recovery.rules.verification import REJECTED_TOKEN_OF, TOKEN_OF, TokenBinding, mismatched_fields
 from sessions_app.recovery.services.assessment import assess_session, assess_start
-from sessions_app.sessions.rules.situations import situation
-from sessions_app.sessions.services.situations import load_facts
-from sessions_app.sessions.services.status import load_status
 from sessions_app.sessions.views.session_summary import banner_buttons
 from sessions_app.starts import agent_start, claims
 from sessions_app.starts.claims import StartClaim
 from sessions_app.starts.outcomes import StartFailure, write_start_failure
 from sessions_app.supervisor import leases
 from tests.supervisor.journals import Journal, ingest
-from tests.supervisor.rows import MINE, change, execution_of, fresh, running_session
+from tests.supervisor.rows import MINE, change, execution_of, fresh, running_session, shown_situation
 from tests.supervisor.start_claims import session_without_agent
 
 pytestmark = pytest.mark.django_db
@@ -183,9 +179,7 @@ def test_token_is_not_given_to_another_profile_type_or_directory(moved: Any) -> 
     assessment = assess_session(session)
     assert (assessment.resume_reason, assessment.needs_resume) == ("agent_not_running_fresh_start", False)
     assert assess_start(session, "resume").refusal == "strange_token"
-    status = replace(load_status(session), recovering=False)
-    shown = situation(load_facts(session, status, assessment))
-    assert shown is not None
+    shown = shown_situation(session)
     assert "another agent profile, agent type or directory" in shown.text
     assert [button.text for button in banner_buttons(shown, assessment)] == [
         "Start fresh in this workspace",

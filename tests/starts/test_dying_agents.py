@@ -12,8 +12,6 @@ from django.utils import timezone
 from executors_app.wire.protocol import JournalKind
 from sessions_app.models import Prompt, TaskSession, session_transaction
 from sessions_app.recovery.services.assessment import assess_session
-from sessions_app.sessions.rules.situations import situation
-from sessions_app.sessions.services.situations import load_facts
 from sessions_app.sessions.services.status import load_status
 from sessions_app.sessions.views.session_page import composer_refusal, wants_start_on_open
 from sessions_app.sessions.views.session_summary import banner_buttons
@@ -21,7 +19,7 @@ from sessions_app.starts.rules.restart_rules import restart_delay_after_death, s
 from sessions_app.turns.interruptions import explain_agent_deaths
 from tests.pages.world import supervise
 from tests.supervisor.journals import Journal, ingest
-from tests.supervisor.rows import change, fresh, running_session
+from tests.supervisor.rows import change, fresh, running_session, shown_situation
 
 pytestmark = pytest.mark.django_db
 
@@ -123,7 +121,7 @@ def test_page_shows_the_restart_time_and_does_not_start_the_agent() -> None:
     session = ingest_exit(running_session(start_attempts=2))
     supervise()
     status = replace(load_status(session), starting=False)
-    shown = situation(load_facts(session, status, assess_session(session)))
+    shown = shown_situation(session, starting=False)
     assert shown.text.startswith("The agent ended unexpectedly. It restarts at")
     assert not wants_start_on_open(status)
 
@@ -131,8 +129,7 @@ def test_page_shows_the_restart_time_and_does_not_start_the_agent() -> None:
 def test_banner_and_composer_of_a_given_up_session_agree() -> None:
     session = running_session(state="FAILED", error_code="agent_died", error_message="It died.", launch_id="")
     assessment = assess_session(session)
-    shown = situation(load_facts(session, replace(load_status(session), recovering=False), assessment))
-    assert shown is not None
+    shown = shown_situation(session)
     assert "Try again" in [button.text for button in banner_buttons(shown, assessment)]
     assert "Try again" in composer_refusal(session, assessment)
 

@@ -15,11 +15,7 @@ from executors_app.wire.token_redaction import token_fingerprint
 from sessions_app.models import Intent, Prompt, TaskSession
 from sessions_app.pages.labels import receipt_label
 from sessions_app.recovery.rules.verification import LOST_TOKEN
-from sessions_app.recovery.services.assessment import assess_session
-from sessions_app.sessions.rules.situations import situation
 from sessions_app.sessions.services import intents
-from sessions_app.sessions.services.situations import load_facts
-from sessions_app.sessions.services.status import load_status
 from sessions_app.starts.outcomes import (
     StartFailure,
     settle_intent,
@@ -40,6 +36,7 @@ from tests.supervisor.rows import (
     prompt_states,
     running_session,
     runs,
+    shown_situation,
 )
 
 pytestmark = pytest.mark.django_db
@@ -145,9 +142,7 @@ def test_missing_installation_is_reported_with_its_command(code: str, message: s
     assert "install" in item.why or "logged in" in item.why
     row = session.receipts.get()
     assert (receipt_label(row, is_first=True).text, row.evidence["message"]) == (receipt, message)
-    status = load_status(session)
-    shown = situation(load_facts(session, status, assess_session(session)))
-    assert shown is not None
+    shown = shown_situation(session)
     assert (shown.text, shown.action) == (message, "try_again")
     assert "once a day" in shown.next_step
 

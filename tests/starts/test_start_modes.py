@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -10,14 +9,12 @@ import pytest
 from executors_app.models import ExecutorRunning
 from sessions_app.models import Prompt, TaskSession
 from sessions_app.prompts.delivery import claim_next_prompt
-from sessions_app.recovery.services.assessment import assess_session, execution_of
-from sessions_app.sessions.rules.situations import situation
-from sessions_app.sessions.services.situations import load_facts
-from sessions_app.sessions.services.status import load_status, session_status
+from sessions_app.recovery.services.assessment import execution_of
+from sessions_app.sessions.services.status import session_status
 from sessions_app.starts import agent_start
 from tests.supervisor.histories import prepare_history
 from tests.supervisor.journals import Journal, ingest
-from tests.supervisor.rows import MINE, change, fresh, prompt_states, running_session
+from tests.supervisor.rows import MINE, change, fresh, prompt_states, running_session, shown_situation
 from tests.supervisor.start_claims import claim_start
 
 pytestmark = pytest.mark.django_db
@@ -106,9 +103,7 @@ def test_history_is_sent_with_the_first_prompt_only() -> None:
 
 
 def _banner(session: TaskSession) -> str:
-    status = replace(load_status(session), recovering=False)
-    shown = situation(load_facts(session, status, assess_session(session)))
-    return shown.text if shown else ""
+    return shown_situation(session).text
 
 
 @pytest.mark.parametrize("mode", ["fresh_start", "auto"])

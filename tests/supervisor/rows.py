@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any, Final, TypeVar
 
@@ -26,6 +27,10 @@ from sessions_app.models import (
     texts_of,
 )
 from sessions_app.permissions.services import answer_permission
+from sessions_app.sessions.rules.situation_facts import Situation
+from sessions_app.sessions.rules.situations import situation
+from sessions_app.sessions.services.situations import add_page_facts
+from sessions_app.sessions.services.status import read_session
 
 MINE = Lease("me", 1)
 """The lease of sessions made by ``running_session``."""
@@ -157,3 +162,9 @@ def conversation_from_events(session: TaskSession) -> list[tuple[str, str]]:
         elif name == "session.message.updated":
             reports[payload["message_id"]][1] += payload.get("append", "")
     return [(role, text) for role, text in reports.values()]
+
+
+def shown_situation(session: TaskSession, **changes: Any) -> Situation:
+    """Return the situation that a session's page shows while a supervisor runs that has swept."""
+    facts = replace(read_session(session).facts, recovering=False, supervised=True, **changes)
+    return situation(add_page_facts(session, facts))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from datetime import timedelta
 
 import pytest
@@ -11,14 +10,12 @@ from django.utils import timezone
 from sessions_app.attention.rules.notices import AttentionKind
 from sessions_app.models import AttentionItem, Intent, Prompt, TaskSession
 from sessions_app.recovery.services.assessment import assess_session
-from sessions_app.sessions.rules.situations import situation
 from sessions_app.sessions.services import intents
-from sessions_app.sessions.services.situations import load_facts
-from sessions_app.sessions.services.status import load_status, session_status
+from sessions_app.sessions.services.status import session_status
 from sessions_app.sessions.views.session_summary import banner_buttons
 from sessions_app.turns.silence import report_ignored_cancels
 from tests.supervisor.journals import Journal, ingest
-from tests.supervisor.rows import MINE, fresh, last_payload, names, running_session, runs
+from tests.supervisor.rows import MINE, fresh, last_payload, names, running_session, runs, shown_situation
 
 pytestmark = pytest.mark.django_db
 IGNORED = "session.run.cancel_ignored"
@@ -58,9 +55,7 @@ def test_page_offers_to_stop_the_agent() -> None:
     report(session)
     session = fresh(session)
     assessment = assess_session(session)
-    status = replace(load_status(session), recovering=False)
-    shown = situation(load_facts(session, status, assessment))
-    assert shown is not None
+    shown = shown_situation(session)
     assert shown.text.startswith("The agent was asked to cancel its turn at ")
     assert [button.act for button in banner_buttons(shown, assessment)] == ["stop"]
 

@@ -15,7 +15,6 @@ from executors_app.plugins import agent_type
 from executors_app.wire.executions import ExecutorStatus
 from sessions_app.attention.rules.notices import AttentionKind
 from sessions_app.attention.rules.quotations import shorten
-from sessions_app.attention.services.inbox import open_kinds
 from sessions_app.kernel.rules.states import PromptState
 from sessions_app.kernel.rules.wording import iso_time
 from sessions_app.models import (
@@ -27,7 +26,7 @@ from sessions_app.models import (
     TaskSession,
     Turn,
 )
-from sessions_app.recovery.rules.recovery_choices import OFFERING_ACTIONS, recovery_choices
+from sessions_app.recovery.rules.recovery_choices import OFFERING_ACTIONS, RecoveryChoice, recovery_choices
 from sessions_app.recovery.rules.resumability import Assessment, Mode, Strategy
 from sessions_app.recovery.services.assessment import can_be_taken_over, execution_of
 from sessions_app.sessions.rules.session_status import IdleStatus, RetryStatus, SessionStatus, StartWaitStatus
@@ -35,7 +34,6 @@ from sessions_app.sessions.rules.situation_facts import SituationFacts
 from sessions_app.sessions.rules.situations import idle_situation, situation
 from sessions_app.starts.rules import restart_rules
 from sessions_app.starts.rules.restart_rules import WaitReason
-from sessions_app.turns.models import newest_run
 from sessions_app.turns.rules.transient_errors import Retry
 from sessions_app.waits.rules.wait_keys import WaitKind
 
@@ -106,20 +104,11 @@ def _has_no_capacity(session: TaskSession) -> bool:
     )
 
 
-def with_situation(
-    status: SessionStatus,
-    session: TaskSession,
-    assessment: Assessment,
-    open_kinds: Collection[str],
-    run: Turn | None,
-) -> SessionStatus:
+def with_situation(status: SessionStatus, session: TaskSession, facts: SituationFacts) -> SessionStatus:
     """Return the status with ``stillness`` and ``choices``: why nothing is happening, and the ways to continue."""
-    facts = situation_facts(session, status, assessment, open_kinds, run=run)
-    offers = situation(facts).action in OFFERING_ACTIONS
-    if offers:
-        choices = recovery_choices(assessment, shares_worktree=can_be_taken_over(session))
-    else:
-        choices = []
+    choices: list[RecoveryChoice] = []
+    if facts.assessment is not None and situation(facts).action in OFFERING_ACTIONS:
+        choices = recovery_choices(facts.assessment, shares_worktree=can_be_taken_over(session))
     return replace(
         status,
         stillness=_idle_reason_json(facts),
@@ -143,7 +132,6 @@ def situation_facts(
     open_kinds: Collection[str],
     *,
     run: Turn | None,
-    interrupted_prompts: int = 0,
 ) -> SituationFacts:
     """Build the facts of one session from its status; one query if something waits for a supervisor, else none.
 
@@ -190,7 +178,6 @@ def situation_facts(
         supervised=not _waits_for_supervisor(status) or Supervisor.objects.alive().exists(),
         start_reason=start_reason,
         starts_before=starts_before,
-        interrupted_prompts=interrupted_prompts,
         waits_outside=waits_outside,
         wait_until=wait_until,
         owner_left=AttentionKind.OWNER_LEFT in open_kinds,
@@ -229,22 +216,16 @@ def _parse_time(text: str | None) -> datetime | None:
     return None
 
 
-def load_facts(session: TaskSession, status: SessionStatus, assessment: Assessment) -> SituationFacts:
-    """Return the facts of one session: from its status, its interrupted prompts and its inbox items.
+def add_page_facts(session: TaskSession, facts: SituationFacts) -> SituationFacts:
+    """Return the facts with those that a page shows besides: interrupted prompts, progress of a start, and an error.
 
-    An error of the execution is used if the session has none.
+    The error of the execution is used if the session has none.
     """
-    run, execution = newest_run(session), execution_of(session)
-    facts = situation_facts(
-        session,
-        status,
-        assessment,
-        open_kinds(session),
-        run=run,
-        interrupted_prompts=session.prompts.filter(state=PromptState.INTERRUPTED, continued_by=None).count(),
-    )
+    interrupted = session.prompts.filter(state=PromptState.INTERRUPTED, continued_by=None)
+    facts = replace(facts, interrupted_prompts=interrupted.count())
     if facts.is_starting:
         facts = replace(facts, **_load_progress(session))
+    execution = execution_of(session)
     if facts.error_message or execution is None:
         return facts
     return replace(facts, error_message=execution.error_message)

@@ -63,8 +63,9 @@ from sessions_app.sessions.rules.session_status import (
     SuspensionStatus,
     WaitStatus,
 )
+from sessions_app.sessions.rules.situation_facts import SituationFacts
 from sessions_app.sessions.services.intents import waiting_retry
-from sessions_app.sessions.services.situations import start_wait_json, with_situation
+from sessions_app.sessions.services.situations import situation_facts, start_wait_json, with_situation
 from sessions_app.suspensions.models import open_suspension
 from sessions_app.turns.models import newest_run, newest_runs
 from sessions_app.turns.rules.transient_errors import TROUBLE_SENTENCES
@@ -121,8 +122,21 @@ def session_status(session: TaskSession, user: User | None = None) -> dict[str, 
     return load_status(session, user).as_json()
 
 
+class SessionReading(NamedTuple):
+    """What was read of one session: its status, and what the status follows from."""
+
+    status: SessionStatus
+    assessment: Assessment
+    facts: SituationFacts
+
+
 def load_status(session: TaskSession, user: User | None = None) -> SessionStatus:
-    """Load the status of one session, with a constant number of queries.
+    """Load the status of one session; see ``read_session``."""
+    return read_session(session, user).status
+
+
+def read_session(session: TaskSession, user: User | None = None) -> SessionReading:
+    """Read the status of one session and what it follows from, with a constant number of queries.
 
     Items that ``user`` has already seen do not count as needing attention.
     """
@@ -197,7 +211,8 @@ def load_status(session: TaskSession, user: User | None = None) -> SessionStatus
         start_wait=start_wait_json(session, start),
         mcp_servers=given_servers(session),
     )
-    return with_situation(status, session, assessment, open_ones, run)
+    facts = situation_facts(session, status, assessment, open_ones, run=run)
+    return SessionReading(with_situation(status, session, facts), assessment, facts)
 
 
 def suspension_json(session: TaskSession) -> SuspensionStatus | None:

@@ -22,7 +22,7 @@ from sessions_app.kernel.rules.states import (
     PromptState,
     SessionState,
 )
-from sessions_app.kernel.services.errors import NoAgent, TerminalState, refusal_error
+from sessions_app.kernel.services.errors import SessionsError
 from sessions_app.models import ContinuityReceipt, Prompt, Task, TaskSession
 from sessions_app.pages.labels import (
     POLICY_LABELS,
@@ -33,9 +33,9 @@ from sessions_app.pages.labels import (
     receipt_label_in_history,
 )
 from sessions_app.permissions.views.request_cards import count_hidden, request_cards, without_keys
-from sessions_app.prompts.services import GIVEN_UP_MESSAGE
+from sessions_app.prompts.services import refuse_prompts
 from sessions_app.recovery.rules.resumability import Assessment, Mode, Policy, assess_mode
-from sessions_app.recovery.services.assessment import assess_session, can_be_taken_over, execution_of
+from sessions_app.recovery.services.assessment import can_be_taken_over, execution_of
 from sessions_app.sessions.rules.session_status import SessionStatus
 from sessions_app.sessions.rules.situation_facts import (
     Code,
@@ -46,8 +46,8 @@ from sessions_app.sessions.rules.situation_facts import (
     humanize_code,
 )
 from sessions_app.sessions.rules.situations import situation, status_label
-from sessions_app.sessions.services.situations import load_facts
-from sessions_app.sessions.services.status import load_status
+from sessions_app.sessions.services.situations import add_page_facts
+from sessions_app.sessions.services.status import SessionReading, read_session
 from sessions_app.sessions.views.session_summary import WORKSPACE, BannerButton, banner_buttons, retry_buttons
 from sessions_app.stream.rules import usage
 from sessions_app.stream.views import attached_files
@@ -104,21 +104,25 @@ class SessionPage:
     # -- state -------------------------------------------------------------------------------
 
     @cached_property
+    def _reading(self) -> SessionReading:
+        return read_session(self._session)
+
+    @property
     def status(self) -> SessionStatus:
         """The status as programs get it."""
-        return load_status(self._session)
+        return self._reading.status
 
     @cached_property
     def _execution(self) -> ExecutorRunning | None:
         return execution_of(self._session)
 
-    @cached_property
+    @property
     def _assessment(self) -> Assessment:
-        return assess_session(self._session)
+        return self._reading.assessment
 
     @cached_property
     def _facts(self) -> SituationFacts:
-        return load_facts(self._session, self.status, self._assessment)
+        return add_page_facts(self._session, self._reading.facts)
 
     @cached_property
     def _situation(self) -> Situation:
@@ -445,21 +449,12 @@ def _receipt_row(receipt: ContinuityReceipt) -> dict[str, Any]:
 
 
 def composer_refusal(session: TaskSession, assessment: Assessment) -> str:
-    """Return why no prompt can be sent, or an empty text, by the rules of ``prompts.services.queue_prompt``."""
-    if session.task.end:
-        return str(TerminalState.of_task(session.task.end))
-    if session.state == SessionState.FAILED:
-        return GIVEN_UP_MESSAGE
-    if _is_over(session):
-        return str(TerminalState())
-    if not session.has_agent:
-        return str(NoAgent())
-    if assessment.is_running:
-        return ""
-    verdict = assess_mode(assessment, Mode.AUTO)
-    if verdict.allowed:
-        return ""
-    return str(refusal_error(assessment, verdict.refusal))
+    """Return why no prompt can be sent; empty: one can."""
+    try:
+        refuse_prompts(session, assessment)
+    except SessionsError as refusal:
+        return str(refusal)
+    return ""
 
 
 def _is_over(session: TaskSession) -> bool:
