@@ -31,7 +31,7 @@ _NO_PROOF: Final = frozenset({"unproven", "pending", "none"})
 CUSTOM_TYPE: Final = "custom_acp"
 """The type of programs that only their profile knows, which are called by their own names."""
 _NAME_LIMIT: Final = 60
-_TEXT_LIMIT: Final = 200
+_REPORTED_TEXT_LIMIT: Final = 200
 _ERROR_TEXT_LIMIT: Final = 500
 _HOW: Final[Mapping[str, str]] = {
     CapabilityShortfall.UNIMPLEMENTED: "it does not support the request",
@@ -396,7 +396,7 @@ def _how(value: Any) -> str:
 
 def _text(value: Any) -> str:
     if isinstance(value, str):
-        return value.replace("\0", "")[:_TEXT_LIMIT]
+        return value.replace("\0", "")[:_REPORTED_TEXT_LIMIT]
     return ""
 
 

@@ -18,7 +18,7 @@ from sessions_app.prompts import journal as prompts
 from sessions_app.recovery.rules import verification
 from sessions_app.starts import journal as starts
 from sessions_app.stream import conversation
-from sessions_app.stream.conversation import OUTPUT_KINDS, TEXT_KINDS, TOOL_KINDS, JournalLine, JournalUpdate
+from sessions_app.stream.conversation import OUTPUT_ONLY_KINDS, TEXT_KINDS, TOOL_KINDS, JournalLine, JournalUpdate
 from sessions_app.stream.events.journal import JournalSkipped
 from sessions_app.stream.rules.tool_calls import key_of_tool
 from sessions_app.stream.stream_news import News
@@ -155,7 +155,7 @@ def _tool_key_of_request(line: JournalLine) -> str:
 def news_of(lines: Sequence[JournalLine], *, agent_gone: bool) -> list[News]:
     """Return what journal lines that were just committed mean for others; nothing if they are only output."""
     kinds = {line["kind"] for line in lines}
-    if kinds <= OUTPUT_KINDS:
+    if kinds <= OUTPUT_ONLY_KINDS:
         return []
     news = [News.WORK_DUE]
     if JournalKind.WORKSPACE_SNAPSHOT in kinds:

@@ -14,6 +14,7 @@ from datetime import UTC, datetime
 from typing import Any, Final
 
 from executors_app.agentctl.conversation_store import ConversationStore
+from executors_app.agentctl.driver_host import DriverHost
 from executors_app.agentctl.drivers import (
     DeletionResult,
     Driver,
@@ -33,7 +34,7 @@ from executors_app.agentctl.process.background import (
     BackgroundReports,
 )
 from executors_app.agentctl.state_files import DurableStore, TokenFile
-from executors_app.agentctl.turns import DriverHost, Turns
+from executors_app.agentctl.turns import Turns
 from executors_app.machine import crash_points
 from executors_app.wire.protocol import (
     AgentReport,

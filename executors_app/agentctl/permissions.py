@@ -10,7 +10,7 @@ import asyncio
 import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from executors_app.agentctl.journal import Journal
 from executors_app.agentctl.state_files import DurableStore
@@ -243,6 +243,55 @@ class Permissions:
         self._journal.append(JournalKind.PERMISSION_CANCELLED, permission_id=permission_id, reason=reason)
         if not permission.decided.done():
             permission.decided.set_result(None)
+
+
+class RequestingTurn(Protocol):
+    """The active turn, as far as its agent's requests concern it."""
+
+    @property
+    def message_id(self) -> str | None:
+        """Its message id; None without a turn."""
+
+    @property
+    def is_cancel_requested(self) -> bool:
+        """Whether it is being cancelled: the agent gets no more permissions."""
+
+    def note_request(self) -> None:
+        """Record that the agent has asked for an answer in it."""
+
+    def note_interruption(self) -> None:
+        """Record that a request of the agent was cancelled in it."""
+
+
+class RequestHost:
+    """The part of a ``Host`` that takes the requests of one agent and gives it the answers."""
+
+    def __init__(self, permissions: Permissions, turn: RequestingTurn, *, auto_approve: bool):
+        self._requests, self._turn, self._auto_approve = permissions, turn, auto_approve
+
+    async def ask_permission(self, request: Mapping[str, Any]) -> str | None:
+        """Wait until a permission is answered or cancelled; return the chosen option, or None."""
+        self._turn.note_request()
+        chosen = await self._requests.ask(
+            request, self._turn.message_id, auto_approve=self._auto_approve, refuse=self._turn.is_cancel_requested
+        )
+        if chosen is None:
+            self._turn.note_interruption()
+        return chosen
+
+    async def ask_question(self, request: Mapping[str, Any]) -> tuple[str, Mapping[str, Any]]:
+        """Wait until a question is answered or cancelled; return the action of ACP and the content of a form."""
+        self._turn.note_request()
+        action, content = await self._requests.ask_question(
+            request, self._turn.message_id, refuse=self._turn.is_cancel_requested
+        )
+        if action == questions.CANCEL:
+            self._turn.note_interruption()
+        return action, content
+
+    def complete_question(self, elicitation_id: str) -> bool:
+        """Close an open question with a link, because the user has completed it; return False if there is none."""
+        return self._requests.complete(elicitation_id)
 
 
 def _shows_the_same(permission: _OpenPermission, request: Mapping[str, Any]) -> bool:

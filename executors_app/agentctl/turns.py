@@ -1,8 +1,8 @@
 """The turns of one agent: a prompt is accepted once, delivered at most once, and its turn ends once.
 
 ``prompt.accepted`` is on disk before the driver gets the text. A turn that ends because the agent exits has no end
-line of its own: ``agent.exited`` names it. ``DriverHost`` is what the agent's driver reports to. For the agent's
-requests during its turn, see ``permissions``.
+line of its own: ``agent.exited`` names it. For what the agent's driver reports, see ``driver_host``; for the agent's
+requests during its turn, ``permissions``.
 """
 
 from __future__ import annotations
@@ -15,24 +15,21 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from executors_app.agentctl.conversation_store import ConversationStore
 from executors_app.agentctl.drivers import CONVERSATION_LOST, Driver, TurnFailed
-from executors_app.agentctl.drivers.failures import NO_STOP_REASON
+from executors_app.agentctl.drivers.failures import BLANK_STOP_REASON
 from executors_app.agentctl.drivers.prompt_content import describe_attachments
 from executors_app.agentctl.journal import Journal
 from executors_app.agentctl.permissions import Permissions
-from executors_app.agentctl.state_files import DurableStore, TokenFile
+from executors_app.agentctl.state_files import DurableStore
 from executors_app.machine import crash_points
-from executors_app.wire import questions
-from executors_app.wire.protocol import OUTPUT_KINDS, ActiveTurn, ApiError, Code, JournalKind
-from executors_app.wire.token_redaction import token_fingerprint
+from executors_app.wire.protocol import ActiveTurn, ApiError, Code, JournalKind
 
 logger = logging.getLogger(__name__)
 
 _LAST_OUTPUT_TIMEOUT: Final = 10.0
 """Seconds to wait for the exit of an agent whose output has ended."""
 _CANCEL_LIMIT: Final = 5.0
-_TEXT_LIMIT: Final = 600
+_FAILURE_TEXT_LIMIT: Final = 600
 """Characters of the longest text that may be a failure of the agent."""
 _LATE_OUTPUT: Final = 2.0
 """Seconds to wait after the agent's answer for the output of a turn that had none, and at most for the rest of any."""
@@ -121,7 +118,7 @@ class Turns:
         turn.output.set()
         turn.more_output.set()
         if kind == JournalKind.MESSAGE_AGENT:
-            turn.text = (turn.text + text)[: _TEXT_LIMIT + 1]
+            turn.text = (turn.text + text)[: _FAILURE_TEXT_LIMIT + 1]
         elif kind != JournalKind.MESSAGE_THOUGHT:
             turn.has_acted = True
 
@@ -287,7 +284,7 @@ class Turns:
             turn.task.cancel()
         is_answered = turn.stop_reason is not None and not turn.has_failed
         if is_answered:
-            kind, body = _answered_turn(turn, turn.stop_reason or NO_STOP_REASON)
+            kind, body = _answered_turn(turn, turn.stop_reason or BLANK_STOP_REASON)
             self._journal.append(kind, message_id=turn.message_id, **body)
         self.after_turn()
         if is_answered:
@@ -321,7 +318,7 @@ def _answered_turn(turn: _Turn, reason: str) -> tuple[JournalKind, dict[str, Any
 def _completed_turn(turn: _Turn, reason: str) -> dict[str, Any]:
     """Return the body of ``turn.completed``; ``only_text`` is all that the turn has produced if it is a short text."""
     body = {"stop_reason": reason, "output": turn.output.is_set()}
-    if 0 < len(turn.text) <= _TEXT_LIMIT and not turn.has_acted:
+    if 0 < len(turn.text) <= _FAILURE_TEXT_LIMIT and not turn.has_acted:
         body["only_text"] = turn.text
     return body
 
@@ -355,90 +352,3 @@ async def _ask_to_cancel(driver: Driver) -> None:
             await driver.cancel()
     except Exception:
         logger.exception("the agent did not accept the request to cancel")
-
-
-class DriverHost:
-    """The ``Host`` of one agent process; ``on_exit`` is called when that process ends."""
-
-    def __init__(
-        self,
-        journal: Journal,
-        token: TokenFile,
-        turns: Turns,
-        permissions: Permissions,
-        conversations: ConversationStore,
-        *,
-        auto_approve: bool,
-    ):
-        self.conversations = conversations
-        self._journal, self._token = journal, token
-        self._turns, self._permissions = turns, permissions
-        self._auto_approve = auto_approve
-        self.on_exit: Callable[[int | None], None] = lambda exit_code: None
-        self.on_output_outside_turn: Callable[[], None] = lambda: None
-        self._held_log_lines: list[dict[str, Any]] | None = []
-
-    def record(self, kind: str, **body: Any) -> int:
-        """Append a journal line and return its seq.
-
-        Log lines wait until the conversation's id is known: they may quote it, and only a known id is redacted.
-        """
-        if kind == JournalKind.LOG and self._held_log_lines is not None:
-            self._held_log_lines.append(body)
-            return self._journal.last_seq
-        if kind in (JournalKind.TOOL_CALL, JournalKind.TOOL_UPDATE):
-            self._permissions.note_tool_call(body)
-        if kind in OUTPUT_KINDS and body.get("text") != "":
-            self._turns.note_output(kind, str(body.get("text") or ""))
-            if self._turns.message_id is None:
-                self.on_output_outside_turn()
-        return self._journal.append(kind, **body)
-
-    def release_log_lines(self) -> None:
-        """Append the held log lines: the conversation's id is known now, or there will be none."""
-        held, self._held_log_lines = self._held_log_lines or [], None
-        for body in held:
-            self._journal.append(JournalKind.LOG, **body)
-
-    async def wait_for_room(self) -> None:
-        """Wait until the journal accepts more lines."""
-        await self._journal.wait_for_room()
-
-    async def keep_token(self, token: str, last_message_uuid: str | None = None) -> None:
-        """Save the conversation id; the journal gets only its fingerprint."""
-        # The token file first: after a crash between the two writes the token is there, and the next
-        # call finds nothing changed. The other way round, the journal would name a token that is lost.
-        if self._token.save(token, last_message_uuid):
-            crash_points.reached("agentctl.token_kept")
-            identified = {"fingerprint": token_fingerprint(token), "last_message_uuid": last_message_uuid}
-            self._journal.append(JournalKind.SESSION_IDENTIFIED, **identified)
-        self.release_log_lines()
-
-    async def ask_permission(self, request: Mapping[str, Any]) -> str | None:
-        """Wait until a permission is answered or cancelled; return the chosen option, or None."""
-        self._turns.note_request()
-        chosen = await self._permissions.ask(
-            request, self._turns.message_id, auto_approve=self._auto_approve, refuse=self._turns.is_cancel_requested
-        )
-        if chosen is None:
-            self._turns.note_interruption()
-        return chosen
-
-    async def ask_question(self, request: Mapping[str, Any]) -> tuple[str, Mapping[str, Any]]:
-        """Wait until a question is answered or cancelled; return the action of ACP and the content of a form."""
-        self._turns.note_request()
-        action, content = await self._permissions.ask_question(
-            request, self._turns.message_id, refuse=self._turns.is_cancel_requested
-        )
-        if action == questions.CANCEL:
-            self._turns.note_interruption()
-        return action, content
-
-    def complete_question(self, elicitation_id: str) -> bool:
-        """Close an open question with a link, because the user has completed it; return False if there is none."""
-        return self._permissions.complete(elicitation_id)
-
-    def agent_gone(self, exit_code: int | None) -> None:
-        """Report that the agent process ended."""
-        self.release_log_lines()
-        self.on_exit(exit_code)

@@ -14,7 +14,7 @@ from itertools import islice
 from typing import Final
 from zoneinfo import ZoneInfo
 
-_TEXT_LIMIT: Final = 4000
+_SEARCHED_TEXT_LIMIT: Final = 4000
 """Characters of a text that are read."""
 _TIMES_TRIED: Final = 10
 """Times of each form that are tried: a text may name hundreds of time zones, and each is searched on the disk."""
@@ -50,7 +50,7 @@ def find_reset(text: str, now: datetime, local: tzinfo = UTC) -> LimitReset | No
         now: the present time, aware.
         local: the time zone of the agent's machine, for a time of day without a zone.
     """
-    shown = " ".join(text[:_TEXT_LIMIT].split())
+    shown = " ".join(text[:_SEARCHED_TEXT_LIMIT].split())
     for read in _READERS:
         for found in islice(read(shown, now, local), _TIMES_TRIED):
             if now - _JUST_PASSED <= found.at <= now + MOST:

@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, Final
 
-TEXT_LIMIT: Final = 2000
+LOG_TEXT_LIMIT: Final = 2000
 """Characters of a line that are recorded."""
 _TAIL_LINES: Final = 20
 
@@ -33,7 +33,7 @@ class RateLimitedLog:
 
     def put(self, line: bytes, **data: Any) -> None:
         """Record a line, or count it as dropped."""
-        text = line[: 4 * TEXT_LIMIT].decode("utf-8", "replace").strip()[:TEXT_LIMIT]
+        text = line[: 4 * LOG_TEXT_LIMIT].decode("utf-8", "replace").strip()[:LOG_TEXT_LIMIT]
         if not text:
             return
         self._tail.append(text)

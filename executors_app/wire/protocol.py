@@ -89,7 +89,7 @@ DURABLE_KINDS: Final = TURN_ENDS | {
 }
 """Lines that callers wait for until they are on disk; other lines are written in the same batches."""
 
-OUTPUT_KINDS: Final = frozenset(
+TURN_OUTPUT_KINDS: Final = frozenset(
     {
         JournalKind.MESSAGE_AGENT,
         JournalKind.MESSAGE_THOUGHT,

@@ -47,7 +47,7 @@ from sessions_app.stream.rules.usage import parse_usage
 JournalLine = Mapping[str, Any]
 TEXT_KINDS: Final = frozenset({JournalKind.MESSAGE_AGENT.value, JournalKind.MESSAGE_THOUGHT.value})
 TOOL_KINDS: Final = frozenset({JournalKind.TOOL_CALL.value, JournalKind.TOOL_UPDATE.value})
-OUTPUT_KINDS: Final = (
+OUTPUT_ONLY_KINDS: Final = (
     TEXT_KINDS | TOOL_KINDS | {JournalKind.MESSAGE_SUB_AGENT.value, JournalKind.PLAN.value, JournalKind.USAGE.value}
 )
 """Lines that only report output of the agent: no intent and no prompt becomes due because of them."""

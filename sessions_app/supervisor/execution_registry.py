@@ -24,7 +24,7 @@ from executors_app.models import ExecutorRunning
 from executors_app.plugins import runtime
 from executors_app.wire.errors import AgentctlUnreachable, ExecutorError, StaleGeneration
 from executors_app.wire.executions import ExecutionFacts
-from executors_app.wire.log_rate_limit import TEXT_LIMIT
+from executors_app.wire.log_rate_limit import LOG_TEXT_LIMIT
 from executors_app.wire.protocol import ALIVE_AGENT_STATES, JournalKind
 from sessions_app.attention.rules import notices
 from sessions_app.kernel.database_threads import BatchExecutor, DatabaseThread
@@ -294,4 +294,4 @@ def _read(facts: ExecutionFacts, after: int, epoch: str) -> str:
         (str(line.get("text", "")) for line in lines if line.get("kind") == JournalKind.LOG), maxlen=TAIL_LINES
     )
     # agentctl has cut a longer line, maybe within a secret.
-    return "\n".join(without_cut_word(text) if len(text) >= TEXT_LIMIT else text for text in texts)
+    return "\n".join(without_cut_word(text) if len(text) >= LOG_TEXT_LIMIT else text for text in texts)

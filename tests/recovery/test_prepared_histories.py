@@ -10,7 +10,7 @@ from typing import Final
 import pytest
 from django.db import transaction
 
-from executors_app.wire.log_rate_limit import TEXT_LIMIT
+from executors_app.wire.log_rate_limit import LOG_TEXT_LIMIT
 from sessions_app.confined.client import ConfinedPool, PoolUnavailable
 from sessions_app.confined.limits import Limits
 from sessions_app.models import Message, MessagePart, PreparedHistory, TaskSession, session_transaction
@@ -266,7 +266,7 @@ def test_line_of_a_log_that_agentctl_has_cut_ends_before_half_a_key(monkeypatch:
     session = running_session()
     facts = load_execution_facts(session.id)
     assert facts is not None
-    line = ("words " * TEXT_LIMIT)[: TEXT_LIMIT - 20] + " ghp_1234567890abcde"
+    line = ("words " * LOG_TEXT_LIMIT)[: LOG_TEXT_LIMIT - 20] + " ghp_1234567890abcde"
     cut = {"kind": "log", "text": line}
     monkeypatch.setattr(execution_registry, "runtime", lambda name: SimpleNamespace(unread_journal=lambda *_: [cut]))
     assert execution_registry._read(facts, 0, EPOCH) == line.removesuffix("ghp_1234567890abcde")

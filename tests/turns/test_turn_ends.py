@@ -7,8 +7,8 @@ import pytest
 from executors_app.agents import COMMON_FAILURE_MESSAGES, FailureMessage
 from executors_app.plugins import agent_types
 from sessions_app.turns.rules.turn_ends import (
+    FAILURE_TEXT_LIMIT,
     NO_STOP_REASON,
-    TEXT_LIMIT,
     early_stop_sentence,
     find_failure_message,
     is_agent_command,
@@ -41,7 +41,7 @@ def test_sample_is_recognised_with_the_code_of_its_failure(failure: FailureMessa
         "Login expired is the message that the form shows.",
         "A 429 means that the client sent too many requests.",
         "The session limit of the API is 20; you've hit your session limit in the test above.",
-        "You've hit your session limit · resets 7:30pm " + "x" * TEXT_LIMIT,
+        "You've hit your session limit · resets 7:30pm " + "x" * FAILURE_TEXT_LIMIT,
         "I fixed the rate limit handling: requests that exceed the limit now get 429.",
         "The rate limit was exceeded in the test, so I raised it.",
         "Rate limit exceeded means that the client has to wait before it tries again.",

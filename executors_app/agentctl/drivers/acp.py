@@ -28,7 +28,7 @@ from executors_app.agentctl.drivers.acp_requests import (
 )
 from executors_app.agentctl.drivers.acp_settings import AcpSettings
 from executors_app.agentctl.drivers.acp_updates import PromptedTurn, UpdateRecorder, UpdateRouter, usage_of_answer
-from executors_app.agentctl.drivers.failures import NO_STOP_REASON, agent_ended, failure_code, stop_reason_text
+from executors_app.agentctl.drivers.failures import BLANK_STOP_REASON, agent_ended, failure_code, stop_reason_text
 from executors_app.agentctl.drivers.json_rpc import (
     AgentGone,
     JsonRpcConnection,
@@ -307,7 +307,7 @@ class AcpDriver:
             turn.ended.set()
             self._recorder.turn = None
         reason = self._stop_reason(answer)
-        if turn.error and reason in ("end_turn", NO_STOP_REASON) and not turn.cancelled:
+        if turn.error and reason in ("end_turn", BLANK_STOP_REASON) and not turn.cancelled:
             raise TurnFailed(failure_code(turn.error), turn.error)
         return reason
 

@@ -18,7 +18,7 @@ from typing import Any, Final
 from executors_app.agentctl.drivers import Driver, Host, StartFailed, StartRequest, StartResult, TurnFailed
 from executors_app.agentctl.drivers.cli_events import TurnReader
 from executors_app.agentctl.drivers.cli_process import CliProcess, wait_for_any
-from executors_app.agentctl.drivers.failures import NO_STOP_REASON, failure_code, matches_gone_pattern
+from executors_app.agentctl.drivers.failures import BLANK_STOP_REASON, failure_code, matches_gone_pattern
 from executors_app.agentctl.drivers.json_rpc import AgentGone, encode_message
 from executors_app.agentctl.drivers.prompt_content import prompt_text, split_images
 from executors_app.agentctl.drivers.stream_json import (
@@ -234,7 +234,7 @@ class ClaudeDriver:
             raise TurnFailed(failure_code(reader.failed.message), reader.failed.message)
         if reader.ended:
             return reader.ended.stop_reason
-        return NO_STOP_REASON
+        return BLANK_STOP_REASON
 
     async def cancel(self) -> None:
         """Interrupt the active turn; an error that it then ends with counts as *cancelled*."""

@@ -30,7 +30,7 @@ class JournalLine:
 
 @dataclass(frozen=True, slots=True)
 class TurnEnded:
-    """The turn is over; ``stop_reason`` is one of ACP's, or ``NO_STOP_REASON``."""
+    """The turn is over; ``stop_reason`` is one of ACP's, or ``BLANK_STOP_REASON``."""
 
     stop_reason: str = "end_turn"
     last_message_uuid: str | None = None

@@ -21,14 +21,14 @@ LOGIN_PATTERN: Final = re.compile(
     re.IGNORECASE,
 )
 """Phrases of agents without a login. They exclude a bare 401, which may come from a provider."""
-NO_STOP_REASON: Final = ""
+BLANK_STOP_REASON: Final = ""
 """Stop reason of a turn whose agent did not say why it ended. It is not taken for a regular end."""
 
 
 def stop_reason_text(reason: object) -> str:
-    """Return a stop reason as the agent gave it; ``NO_STOP_REASON`` for null and blank texts."""
+    """Return a stop reason as the agent gave it; ``BLANK_STOP_REASON`` for null and blank texts."""
     if reason is None:
-        return NO_STOP_REASON
+        return BLANK_STOP_REASON
     return str(reason).strip()
 
 

@@ -36,7 +36,7 @@ from executors_app.agentctl.drivers import (
     openai_chat_api,
 )
 from executors_app.agentctl.drivers.acp_updates import USER_TEXT_BYTES
-from executors_app.agentctl.drivers.failures import NO_STOP_REASON
+from executors_app.agentctl.drivers.failures import BLANK_STOP_REASON
 from executors_app.agentctl.drivers.json_rpc import encode_message
 from executors_app.agentctl.drivers.openai_chat_api import ChatProvider, build_messages, completion_request
 from executors_app.agentctl.drivers.prompt_content import prompt_text
@@ -250,7 +250,7 @@ class ChatDriver:
             received = await response.content.readany()
             for event in events.feed(received) if received else events.end():
                 if event == openai_chat_api.DONE:
-                    return turn.stop_reason or NO_STOP_REASON
+                    return turn.stop_reason or BLANK_STOP_REASON
                 self._handle_chunk(event, turn)
                 if turn.size > ANSWER_LIMIT:
                     text = "the answer was cut off: it is too long"

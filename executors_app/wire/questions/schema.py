@@ -14,7 +14,7 @@ from executors_app.wire.questions import UNSTORABLE, choices_of, is_number, prob
 MAX_FIELDS: Final = 50
 MAX_CHOICES: Final = 200
 """Choices of one field."""
-TEXT_LIMIT: Final = 4000
+QUESTION_TEXT_LIMIT: Final = 4000
 """Characters of a message, title or description."""
 NAME_LIMIT: Final = 200
 """Characters of a field's name."""
@@ -35,7 +35,7 @@ def parse_question(params: Mapping[str, Any]) -> dict[str, Any]:
     "elicitation_id"}``.
     Raises ValueError with the reason if it is invalid, or larger than people can be asked.
     """
-    message = _text(params.get("message"), "message", TEXT_LIMIT)
+    message = _text(params.get("message"), "message", QUESTION_TEXT_LIMIT)
     match params.get("mode"):
         case questions.FORM:
             schema = _parse_schema(params.get("requestedSchema"))
@@ -165,10 +165,10 @@ def _parse_choices(name: str, schema: Mapping[str, Any], titled: str) -> dict[st
 def _parse_choice(name: str, option: Any) -> dict[str, str]:
     choice = _object(option, f"{name}: a choice")
     value = _text(choice.get("const"), f"{name}: const", VALUE_LIMIT)
-    title = _text(choice.get("title"), f"{name}: title", TEXT_LIMIT)
+    title = _text(choice.get("title"), f"{name}: title", QUESTION_TEXT_LIMIT)
     description = choice.get("description")
     if description:
-        more = {"description": _text(description, f"{name}: description", TEXT_LIMIT)}
+        more = {"description": _text(description, f"{name}: description", QUESTION_TEXT_LIMIT)}
     else:
         more = {}
     return {"const": value, "title": title, **more}
@@ -196,7 +196,7 @@ def _range(name: str, schema: Mapping[str, Any], low: str, high: str, *, whole: 
 
 def _titles(schema: Mapping[str, Any]) -> dict[str, str]:
     names = ("title", "description")
-    return {name: _text(schema[name], name, TEXT_LIMIT) for name in names if isinstance(schema.get(name), str)}
+    return {name: _text(schema[name], name, QUESTION_TEXT_LIMIT) for name in names if isinstance(schema.get(name), str)}
 
 
 def _text(value: Any, name: str, limit: int) -> str:

@@ -70,7 +70,7 @@ from sessions_app.recovery.continuity import store_reported_token
 from sessions_app.stream.conversation import (
     MAX_OPEN_TOOL_BYTES,
     MAX_OPEN_TOOLS,
-    OUTPUT_KINDS,
+    OUTPUT_ONLY_KINDS,
     TEXT_KINDS,
     TOOL_KINDS,
     ConversationUpdate,
@@ -113,7 +113,7 @@ MAX_BUFFERED = 2000
 When this many wait, the stream is not read further; agentctl's journal keeps the rest."""
 MAX_BUFFERED_BYTES = 4 << 20
 """Bytes that may wait, give or take a frame; a frame has 64 KiB, or one line that is longer."""
-LIMITED_KINDS: Final = (OUTPUT_KINDS - {JournalKind.USAGE.value}) | {JournalKind.MESSAGE_USER.value}
+LIMITED_KINDS: Final = (OUTPUT_ONLY_KINDS - {JournalKind.USAGE.value}) | {JournalKind.MESSAGE_USER.value}
 """Lines that are left out beyond a limit."""
 _SUMMARY_KINDS: Final = TURN_ENDS | {JournalKind.AGENT_EXITED}
 """Lines before which the conversation gets the number of bytes that were left out."""
@@ -162,7 +162,7 @@ class LineBuffer:
 
     def take_output(self, limit: int) -> Lines:
         """Take the output of the agent that comes next, up to any other line and at most ``limit`` lines."""
-        output = list(takewhile(lambda line: line.get("kind") in OUTPUT_KINDS, self._lines[:limit]))
+        output = list(takewhile(lambda line: line.get("kind") in OUTPUT_ONLY_KINDS, self._lines[:limit]))
         return self._take(len(output))
 
     def _take(self, count: int) -> Lines:
@@ -299,7 +299,7 @@ class Batch:
     @property
     def is_output(self) -> bool:
         """Whether all lines of the next transaction only report output of the agent."""
-        return OUTPUT_KINDS.issuperset(line.get("kind") for line in self.prepared.lines)
+        return OUTPUT_ONLY_KINDS.issuperset(line.get("kind") for line in self.prepared.lines)
 
     @property
     def cost(self) -> int:

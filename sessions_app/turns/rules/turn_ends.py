@@ -29,7 +29,7 @@ CANCELLED_BY_AGENT_SENTENCE: Final = (
     "Its work may be unfinished: send a prompt to continue."
 )
 _REASON_LIMIT: Final = 64
-TEXT_LIMIT: Final = 600
+FAILURE_TEXT_LIMIT: Final = 600
 """Maximum number of characters of a failure that is reported as text; agentctl reports no longer texts for it."""
 _COMMAND: Final = re.compile(r"/[A-Za-z][\w:.-]*(?:\s|$)")
 _DECORATION: Final = re.compile(r"^(?:[^\w\"'(]|_)+")
@@ -59,7 +59,7 @@ def is_agent_command(prompt: str) -> bool:
 
 def find_failure_message(text: str, failures: Iterable[FailureMessage]) -> FailureMessage | None:
     """Return the failure that a turn's whole text is; None if it is none."""
-    if len(text) > TEXT_LIMIT:
+    if len(text) > FAILURE_TEXT_LIMIT:
         return None
     plain = _DECORATION.sub("", text.replace("\u2019", "'"))
     return next((failure for failure in failures if _compile(failure.pattern).match(plain)), None)

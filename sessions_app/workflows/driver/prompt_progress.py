@@ -21,7 +21,7 @@ from sessions_app.turns.rules import turn_ends
 WAITS_FOR_USER: Final = "user"
 WAITS_FOR_AGENT: Final = "agent"
 WAITS_FOR_MACHINE: Final = "machine"
-TEXT_LIMIT: Final = 1 << 20
+ANSWER_TEXT_LIMIT: Final = 1 << 20
 """Maximum number of characters of an agent's answer; of a longer one, the end is kept."""
 _SETTLED_UNSENT: Final = {
     PromptState.DISMISSED: "its prompt was dismissed",
@@ -111,4 +111,4 @@ def answer_text(turn: Turn) -> str:
     messages: list[Message] = list(answers_of(turn))
     text_by_message = texts_of(messages)
     texts = [text_by_message[message.id].strip() for message in messages]
-    return "\n\n".join(filter(None, texts))[-TEXT_LIMIT:]
+    return "\n\n".join(filter(None, texts))[-ANSWER_TEXT_LIMIT:]
