@@ -196,10 +196,15 @@ def _needs_review(transaction: SessionTransaction) -> None:
         return  # has its own item, or works again within this same transaction
     if session.node_runs.filter(run__ended_at=None).exists():
         return  # its workflow continues without a person
-    if session.suspensions.filter(run=run, ended_at=None).exists():
+    suspension = session.suspensions.filter(run=run).order_by("-began_at").first()
+    if suspension is not None and suspension.ended_at is None:
         return  # it has an item about its limit
-    if not session.prompts.filter(state__in=(PromptState.QUEUED, PromptState.SENDING)).exists():
+    if session.prompts.filter(state__in=(PromptState.QUEUED, PromptState.SENDING)).exists():
+        return
+    if suspension is None:
         raise_item(transaction, notices.idle_notice(str(run.id), run.state))
+    else:
+        raise_item(transaction, notices.cut_off_notice(str(run.id), has_worked=suspension.has_worked))
 
 
 def _update_at_rest(transaction: SessionTransaction) -> None:

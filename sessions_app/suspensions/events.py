@@ -45,6 +45,19 @@ class Suspended(
         inbox.raise_item(notices.suspended_notice(self.suspension_id, until, self.zone, self.message))
 
 
+class ContinuationWithdrawn(
+    Event,
+    name="session.suspension.withdrawn",
+    recorded_by="a user who cancels the turn or stops the session while the limit lasts",
+    audited=True,
+    timeline=Label("The turn is not continued when the usage limit ends", "off"),
+):
+    """The turn that a limit has ended is not continued at its end."""
+
+    suspension_id: str
+    by: str | None = None
+
+
 class SuspensionEnded(
     Event,
     name="session.suspension.ended",

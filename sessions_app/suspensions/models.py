@@ -16,7 +16,7 @@ from sessions_app.accounts.team_scope import TeamModel
 from sessions_app.kernel.models.session import TaskSession, choices
 from sessions_app.kernel.transactions import SessionTransaction
 from sessions_app.prompts.models import LIMIT_PREFIX, Prompt
-from sessions_app.suspensions.events import Suspended, SuspensionEnded
+from sessions_app.suspensions.events import ContinuationWithdrawn, Suspended, SuspensionEnded
 from sessions_app.suspensions.rules.suspension import LONGEST_HOLD, Continuation, SuspensionEnd, wake_time
 from sessions_app.turns.models import Turn
 
@@ -50,6 +50,8 @@ class Suspension(TeamModel):
     """How many limits in a row have ended the work of this turn before, after which it was continued by itself."""
     has_worked = models.BooleanField(default=True)
     """Whether the agent had used a tool in the turn."""
+    withdrawn_at = models.DateTimeField(null=True, blank=True)
+    """When somebody decided that the turn is not continued; None: the policy decides."""
     began_at = models.DateTimeField(default=timezone.now, editable=False)
     ended_at = models.DateTimeField(null=True, blank=True)
     ended_by = models.ForeignKey(
@@ -153,6 +155,21 @@ def _continued_before(session: TaskSession, run: Turn) -> Suspension | None:
     return None
 
 
+def withdraw_continuation(transaction: SessionTransaction, by: models.Model | None) -> bool:
+    """Decide that the turn of a suspended session is not continued; return False if that is so already.
+
+    The suspension goes on: what else is queued waits for the end of the limit.
+    """
+    row = open_suspension(transaction.session.id)
+    if row is None:
+        return False
+    changed = Suspension.objects.filter(id=row.id, withdrawn_at=None).update(withdrawn_at=transaction.at)
+    if not changed:
+        return False
+    transaction.record_event(ContinuationWithdrawn(suspension_id=str(row.id), by=_name_of(by)))
+    return True
+
+
 def settle_suspension(transaction: SessionTransaction) -> None:
     """End the suspension of a session, if it has one, without continuing anything."""
     row = open_suspension(transaction.session.id)
@@ -172,8 +189,11 @@ def end_suspension(
     changed = Suspension.objects.filter(id=row.id, ended_at=None).update(ended_at=timezone.now(), end=end, ended_by=by)
     if not changed:
         return False
-    name = by.get_username() if by is not None else None  # type: ignore[attr-defined]
     transaction.record_event(
-        SuspensionEnded(suspension_id=str(row.id), reason=str(end), continuation=str(kind), by=name)
+        SuspensionEnded(suspension_id=str(row.id), reason=str(end), continuation=str(kind), by=_name_of(by))
     )
     return True
+
+
+def _name_of(user: models.Model | None) -> str | None:
+    return user.get_username() if user is not None else None  # type: ignore[attr-defined]

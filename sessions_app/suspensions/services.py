@@ -8,13 +8,11 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
 
-from django.conf import settings
 from django.contrib.auth.models import User
 from django.utils import timezone
 
 from executors_app.agents import USAGE_LIMIT
 from executors_app.agents.limit_resets import find_reset
-from executors_app.plugins import UnknownPlugin, agent_type
 from sessions_app.accounts.authorization import may_write_session
 from sessions_app.kernel.guarded_jobs import guard_job
 from sessions_app.kernel.rules.states import (
@@ -23,12 +21,12 @@ from sessions_app.kernel.rules.states import (
     DesiredState,
     PromptKind,
     PromptState,
-    RunState,
 )
 from sessions_app.kernel.services.errors import AttachmentMissing, Conflict, SessionsError
 from sessions_app.models import Prompt, SessionTransaction, TaskSession, Turn, session_transaction
 from sessions_app.prompts.models import LIMIT_PREFIX
 from sessions_app.prompts.services import prepare_for_prompt, refuse_ended, require_contents
+from sessions_app.suspensions.continuations import decide_continuation, find_cut_off_turn, refused_prompts
 from sessions_app.suspensions.models import (
     Suspension,
     begin_suspension,
@@ -36,7 +34,7 @@ from sessions_app.suspensions.models import (
     end_suspension,
     open_suspension,
 )
-from sessions_app.suspensions.rules.suspension import Continuation, CutOffTurn, SuspensionEnd, continuation
+from sessions_app.suspensions.rules.suspension import Continuation, SuspensionEnd
 from sessions_app.turns.models import was_cancelled
 from sessions_app.turns.rules.continuation import Interruption, retry_prompt
 
@@ -66,18 +64,33 @@ class WentOn:
 
 
 def go_on_now(session_id: uuid.UUID, by: User) -> WentOn:
-    """Let a suspended session go on before its limit ends, and continue the turn that it ended.
+    """Continue the turn that a limit has ended: before the end of the limit, or after it if nothing has continued it.
 
-    Raises Conflict if the session is not suspended, TerminalState if it has ended, AttachmentMissing, and the errors of
-    ``prepare_for_prompt``.
+    Raises Conflict if there is no such turn, TerminalState if the session has ended, AttachmentMissing, and the errors
+    of ``prepare_for_prompt``.
     """
     with session_transaction(session_id, related=("agent_profile", "task")) as transaction:
         row = open_suspension(session_id)
         if row is None:
-            raise Conflict("This session is not suspended.")
+            return _go_on_after_end(transaction, by)
         refuse_ended(transaction.session)
         failed = _refused_prompt(transaction, row)
         return _go_on(transaction, row, SuspensionEnd.USER, failed, by)
+
+
+def _go_on_after_end(transaction: SessionTransaction, by: User) -> WentOn:
+    """Continue the turn of a suspension that has ended without continuing it."""
+    row = find_cut_off_turn(transaction.session, transaction.newest_run)
+    failed = None
+    if row is not None:
+        failed = _refused_prompt(transaction, row)
+    if row is None or failed is None:
+        raise Conflict("This session is not suspended, and no turn waits to be continued.")
+    refuse_ended(transaction.session)
+    kind = decide_continuation(transaction.session, row, has_prompt=True, by_user=True)
+    prompt = _give_again(transaction, row, failed, kind, by)
+    prepare_for_prompt(transaction, by)
+    return WentOn(kind, prompt)
 
 
 def end_due_suspensions() -> int:
@@ -150,12 +163,11 @@ def _go_on(
     ``failed`` is the prompt of the turn that the limit has ended; None: nothing can be continued.
     """
     session = transaction.session
-    turn = CutOffTurn(failed is not None, row.has_worked, _refuses_first(session.agent_profile.agent_type), row.windows)
-    kind = continuation(turn, settings.KANDEV_CONTINUE_AT_RESET, by_user=by is not None)
+    kind = decide_continuation(session, row, has_prompt=failed is not None, by_user=by is not None)
     # Before the agent is prepared: from here on, nothing holds its prompts back.
     end_suspension(transaction, row, end, kind, by)
     prompt = None
-    if failed is not None and kind is not Continuation.NOTHING:
+    if failed is not None and kind in (Continuation.AGAIN, Continuation.CONTINUE):
         prompt = _give_again(transaction, row, failed, kind, by)
     if prompt is not None or session.prompts.filter(state=PromptState.QUEUED).exists():
         prepare_for_prompt(transaction, by)
@@ -164,30 +176,21 @@ def _go_on(
 
 def _refused_prompt(transaction: SessionTransaction, row: Suspension) -> Prompt | None:
     """Return the prompt of the turn that the limit has ended; None if it was settled meanwhile, or is unknown."""
-    newest = transaction.newest_run
-    if newest is None or newest.id != row.run_id or newest.state != RunState.FAILED:
-        return None  # somebody has sent something else since
-    found = transaction.session.prompts.select_for_update().filter(message_id=newest.message_id, resent_as=None)
-    return found.exclude(kind=PromptKind.CHECK).first()
-
-
-def _refuses_first(name: str) -> bool:
-    try:
-        return agent_type(name).refuses_first
-    except UnknownPlugin:
-        return False
+    return refused_prompts(row, transaction.newest_run).select_for_update().first()
 
 
 def _give_again(
     transaction: SessionTransaction, row: Suspension, failed: Prompt, kind: Continuation, by: User | None
 ) -> Prompt:
     """Queue the refused prompt again, or a prompt to continue it; named after the suspension, so that it is one."""
+    text, files = failed.text, failed.attachments
     if kind is Continuation.CONTINUE:
         request = Interruption(transaction.session.task.title, _original_request(failed), ())
-        text, files = retry_prompt(request, _LIMIT_SENTENCE), []
+        text = retry_prompt(request, _LIMIT_SENTENCE)
+    if row.has_worked:
+        files = []  # it has them
     else:
         require_contents(failed)
-        text, files = failed.text, failed.attachments
     again = transaction.add_prompt(
         f"{LIMIT_PREFIX}{row.id}",
         text,

@@ -28,6 +28,7 @@ NOTICES: Mapping[AttentionKind, Notice] = {
         notices.stalled_notice("r", "12:00:00"),
         notices.cancel_ignored_notice("r", "12:00:00"),
         notices.suspended_notice("s", "2026-03-10 18:00 UTC", "UTC", "You have reached your limit."),
+        notices.cut_off_notice("r", has_worked=False),
         notices.output_limit_notice("s", "KANDEV_TURN_OUTPUT_LIMIT", 1),
         notices.receipt_notice("r"),
         notices.unproven_notice("r"),

@@ -4,25 +4,34 @@ from __future__ import annotations
 
 import threading
 import uuid
+from dataclasses import replace
 from datetime import timedelta
+from hashlib import sha256
 from typing import Any
 
 import pytest
 from django.db import connection
 from django.utils import timezone
 
+from executors_app.plugins import agent_type
 from executors_app.wire.protocol import JournalKind
 from sessions_app.attention.services.inbox import overdue_prompts
 from sessions_app.kernel.services.errors import Conflict, Invalid, TerminalState
 from sessions_app.kernel.transactions import create_intent
-from sessions_app.models import AttentionItem, Prompt, Suspension, TaskSession
+from sessions_app.models import Attachment, AttentionItem, Prompt, Suspension, TaskSession
 from sessions_app.portable.database_restore import make_restored_safe
 from sessions_app.prompts.delivery import claim_next_prompt
 from sessions_app.prompts.services import queue_prompt
-from sessions_app.sessions.services.intents import request_close, request_resume, request_stop, waiting_retry
+from sessions_app.sessions.services.intents import (
+    request_cancel,
+    request_close,
+    request_resume,
+    request_stop,
+    waiting_retry,
+)
 from sessions_app.sessions.services.status import load_status
 from sessions_app.supervisor import leases
-from sessions_app.suspensions import services
+from sessions_app.suspensions import continuations, services
 from sessions_app.suspensions.models import open_suspension, suspensions_that_hold
 from sessions_app.turns.rules.transient_errors import Retry
 from sessions_app.workflows.driver.prompt_progress import follow_prompt
@@ -43,6 +52,13 @@ from tests.supervisor.rows import (
 pytestmark = pytest.mark.django_db(transaction=True)
 
 LIMIT = "You've hit your session limit · try again in 2 hours"
+
+
+@pytest.fixture
+def refuses_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let every agent type count as proven to refuse a prompt before it works on it."""
+    kind = replace(agent_type("demo"), refuses_first=True)
+    monkeypatch.setattr(continuations, "agent_type", lambda name: kind)
 
 
 def suspended_session(text: str = LIMIT, *, tool: bool = False, **fields: Any) -> TaskSession:
@@ -149,11 +165,111 @@ def test_turn_that_the_limit_has_cut_off_is_continued_as_the_policy_says(
         assert Prompt.objects.get(message_id="p1").resent_as == again
 
 
-def test_turn_without_any_work_gets_its_own_prompt_again(settings: Any) -> None:
-    settings.KANDEV_CONTINUE_AT_RESET = 1
+def test_turn_without_any_work_gets_its_own_prompt_again_if_its_type_refuses_first(refuses_first: None) -> None:
     session = suspended_session()
     end_limit(session)
     assert Prompt.objects.get(message_id=claimed(session)).text == "do p1"
+
+
+def test_turn_without_any_work_is_told_to_look_first_if_its_type_may_have_begun(settings: Any) -> None:
+    settings.KANDEV_CONTINUE_AT_RESET = 1
+    session = suspended_session()
+    digest = sha256(b"hello").hexdigest()
+    Attachment.objects.create(session=session, sha256=digest, media_type="text/plain", content=b"hello")
+    files = [{"name": "a.txt", "sha256": digest, "media_type": "text/plain", "size": 5}]
+    Prompt.objects.filter(message_id="p1").update(attachments=files)
+    end_limit(session)
+    again = Prompt.objects.get(message_id=claimed(session))
+    assert again.text != "do p1"
+    assert "do p1" in again.text
+    assert again.attachments == files
+
+
+def test_person_sends_the_refused_prompt_again_after_the_limit() -> None:
+    leases.register_supervisor(MINE.owner)
+    leases.mark_first_sweep_done(MINE.owner)
+    session = suspended_session()
+    end_limit(session)
+    cut_off = load_status(fresh(session)).cut_off_turn
+    assert cut_off is not None
+    assert (cut_off["message_id"], cut_off["has_worked"]) == ("p1", False)
+    item = AttentionItem.objects.get(resolved_at=None)
+    assert item.kind == "idle"
+    assert "send the prompt again" in item.next_step
+    found = services.go_on_now(session.id, make_user())
+    assert found.prompt is not None
+    assert (found.prompt.text, found.prompt.by) == ("do p1", make_user())
+    assert claimed(session) == found.prompt.message_id
+    assert load_status(fresh(session)).cut_off_turn is None
+    with pytest.raises(Conflict):
+        services.go_on_now(session.id, make_user())
+
+
+def test_turn_that_something_has_followed_is_not_offered_again() -> None:
+    session, journal = running_session(), Journal()
+    reach_limit(session, journal, "p1")
+    end_limit(session)
+    Prompt.objects.create(session=session, message_id="p2", text="else", state="sending")
+    ingest(session, [*journal.turn_begins("p2"), *journal.says("done"), journal.completes("p2")])
+    assert load_status(fresh(session)).cut_off_turn is None
+    with pytest.raises(Conflict):
+        services.go_on_now(session.id, make_user())
+
+
+def test_cancel_during_a_limit_withdraws_the_continuation(settings: Any) -> None:
+    settings.KANDEV_CONTINUE_AT_RESET = 1
+    session = suspended_session(tool=True)
+    queue(session, "next")
+    assert request_cancel(session.id, make_user()) is True
+    assert last_payload(session, "session.suspension.withdrawn")["by"] == "ada"
+    assert request_cancel(session.id, make_user()) is False
+    assert claimed(session) is None, "the limit still holds back what is queued"
+    end_limit(session)
+    assert last_payload(session, "session.suspension.ended")["continuation"] == "withdrawn"
+    assert prompt_states(session) == {"p1": "done", "p2": "queued"}
+    assert claimed(session) == "p2"
+
+
+def test_cancelled_continuation_asks_nobody_for_a_review(settings: Any) -> None:
+    settings.KANDEV_CONTINUE_AT_RESET = 1
+    session = suspended_session(tool=True)
+    request_cancel(session.id, make_user())
+    end_limit(session)
+    assert not AttentionItem.objects.filter(resolved_at=None).exists()
+    assert load_status(fresh(session)).cut_off_turn is None
+
+
+def test_stop_during_a_limit_withdraws_the_continuation(settings: Any) -> None:
+    settings.KANDEV_CONTINUE_AT_RESET = 1
+    session = suspended_session(tool=True)
+    request_stop(session.id, make_user())
+    session.intents.update(done_at=timezone.now())
+    request_resume(session.id, make_user())
+    end_limit(session)
+    assert prompt_states(session) == {"p1": "done"}
+
+
+def test_person_lets_a_cancelled_turn_go_on_before_the_limit_ends() -> None:
+    session = suspended_session(tool=True)
+    request_cancel(session.id, make_user())
+    assert services.go_on_now(session.id, make_user()).prompt is not None
+
+
+def test_step_of_a_workflow_fails_when_its_continuation_is_cancelled(settings: Any) -> None:
+    settings.KANDEV_CONTINUE_AT_RESET = 1
+    session = suspended_session(tool=True)
+    request_cancel(session.id, make_user())
+    result = follow_prompt(session, "p1").result
+    assert result is not None
+    assert "session limit" in result["error"]
+
+
+@pytest.mark.parametrize(("windows", "expected"), [(0, "nothing"), (1, "continue")])
+def test_status_says_what_happens_at_the_end_of_the_limit(settings: Any, windows: int, expected: str) -> None:
+    settings.KANDEV_CONTINUE_AT_RESET = windows
+    status = load_status(suspended_session(tool=True))
+    assert status.suspension is not None
+    assert status.suspension["continuation"] == expected
 
 
 def test_each_further_limit_counts_and_the_policy_ends_the_series(settings: Any) -> None:

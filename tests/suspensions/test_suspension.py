@@ -34,7 +34,8 @@ RESET = datetime(2026, 3, 10, 18, 0, tzinfo=UTC)
         (True, True, False, 0, 1, False, Continuation.CONTINUE),
         (True, True, False, 1, 1, False, Continuation.NOTHING),
         (True, True, False, 1, 2, False, Continuation.CONTINUE),
-        (True, False, False, 0, 1, False, Continuation.AGAIN),
+        # Whether such a type has begun is not known, so it does not get the same prompt again by itself.
+        (True, False, False, 0, 1, False, Continuation.CONTINUE),
         # A person needs no policy.
         (True, True, False, 5, 0, True, Continuation.CONTINUE),
         (True, False, False, 5, 0, True, Continuation.AGAIN),
@@ -53,6 +54,13 @@ def test_policy_decides_what_happens_to_the_turn(
 ) -> None:
     turn = CutOffTurn(has_prompt, has_worked, refuses_first, before)
     assert continuation(turn, windows, by_user=by_user) is expected
+
+
+@pytest.mark.parametrize("has_worked", [False, True])
+def test_cancelled_turn_is_continued_by_a_person_only(has_worked: bool) -> None:
+    turn = CutOffTurn(True, has_worked, True, 0, is_withdrawn=True)
+    assert continuation(turn, 9, by_user=False) is Continuation.WITHDRAWN
+    assert continuation(turn, 9, by_user=True) in (Continuation.AGAIN, Continuation.CONTINUE)
 
 
 def test_few_sessions_go_on_within_half_a_minute() -> None:

@@ -432,6 +432,20 @@ def idle_notice(run_id: str, state: str) -> Notice:
     )
 
 
+def cut_off_notice(run_id: str, *, has_worked: bool) -> Notice:
+    """Return the notice of a turn that a usage limit had ended, which is over, and that nothing continues."""
+    step = "Open the session: send the prompt again, or send another one."
+    if has_worked:
+        step = "Open the session: continue the turn, or send another prompt."
+    return Notice(
+        AttentionKind.IDLE,
+        f"idle:{run_id}",
+        "The usage limit is over, and the agent’s turn is not continued",
+        "A usage limit had ended its last turn. Nothing else is queued.",
+        step,
+    )
+
+
 def suspended_notice(suspension_id: str, until: str, zone: str, message: str) -> Notice:
     """Return the notice of a session whose agent has reached a usage limit.
 

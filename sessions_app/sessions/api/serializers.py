@@ -32,7 +32,7 @@ from sessions_app.sessions.rules.session_status import SessionStatus
 from sessions_app.sessions.rules.situation_facts import IdleReason
 from sessions_app.sessions.services.intents import BULK_ACTIONS, BULK_LIMIT, MODES
 from sessions_app.starts.rules.restart_rules import WaitReason
-from sessions_app.suspensions.api.serializers import SuspensionSerializer
+from sessions_app.suspensions.api.serializers import CutOffTurnSerializer, SuspensionSerializer
 from sessions_app.waits.rules.wait_keys import WaitKind
 
 
@@ -332,6 +332,10 @@ class StatusSerializer(serializers.Serializer[Any]):
     )
     suspension = SuspensionSerializer(
         allow_null=True, help_text="The agent's usage limit is reached; null if it is not."
+    )
+    cut_off_turn = CutOffTurnSerializer(
+        allow_null=True,
+        help_text="The newest turn, if a usage limit has ended it that is over, and nothing continues it; else null.",
     )
     retry = RetrySerializer(allow_null=True)
     history = HistorySerializer(allow_null=True)

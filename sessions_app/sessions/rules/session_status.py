@@ -52,6 +52,17 @@ class SuspensionStatus(TypedDict):
     resets_at: str | None
     zone: str
     until: str | None
+    continuation: str
+
+
+class CutOffTurnStatus(TypedDict):
+    """The newest turn, which a usage limit has ended that is over, and which nothing continues."""
+
+    suspension_id: str
+    message_id: str
+    reason: str
+    message: str
+    has_worked: bool
 
 
 class StartWaitStatus(TypedDict):
@@ -151,6 +162,7 @@ class SessionStatus:
     stalled_since: str | None
     cancel_ignored_since: str | None
     suspension: SuspensionStatus | None
+    cut_off_turn: CutOffTurnStatus | None
     retry: RetryStatus | None
     history: Mapping[str, int | None] | None
     latest_receipt: ReceiptStatus | None

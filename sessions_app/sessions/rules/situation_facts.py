@@ -31,6 +31,9 @@ Action = Literal[
     "reopen",
     "unarchive",
     "go_on",
+    "go_on_or_cancel",
+    "send_again",
+    "continue_turn",
 ]
 
 
@@ -83,6 +86,7 @@ class Code(StrEnum):
     STOPPED = "stopped"
     OWNER_LEFT = "owner_left"
     ERROR = "error"
+    CUT_OFF = "cut_off"
     QUEUED = "queued"
     HISTORY_ARMED = "history_armed"
     ASLEEP = "asleep"
@@ -278,6 +282,12 @@ class SituationFacts:
     """When the session goes on by itself; None: not known, or a list did not load it."""
     suspension_message: str = ""
     """What the agent said about the limit."""
+    continuation: str = ""
+    """A ``Continuation``: what then happens to the turn that the limit has ended; empty: nothing, or not loaded."""
+    cut_off: bool = False
+    """A limit has ended the newest turn and is over, and nothing continues it; False in lists."""
+    cut_off_has_worked: bool = False
+    """The agent had used a tool in that turn."""
     stalled_since: datetime | None = None
     """The open turn has been silent since then."""
     interrupted_wait: str | None = None

@@ -25,6 +25,7 @@ from sessions_app.sessions.rules.situation_facts import (
     SituationFacts,
     state_label,
 )
+from sessions_app.suspensions.rules.suspension import Continuation
 
 Facts = SituationFacts
 Describe = Callable[[Facts], Situation]
@@ -258,12 +259,20 @@ def retrying(f: Facts) -> Situation:
     return Situation(Code.RETRYING, "warning", text, step, "cancel", None, LABELS[Code.RETRYING])
 
 
+_CONTINUATIONS: Final[Mapping[str, str]] = {
+    Continuation.AGAIN: "The last prompt is then sent again.",
+    Continuation.CONTINUE: "The agent is then asked to continue its turn.",
+    Continuation.WITHDRAWN: "Its turn is not continued.",
+}
+_CANCELLABLE: Final = frozenset({Continuation.AGAIN, Continuation.CONTINUE})
+
+
 def suspended(f: Facts) -> Situation:
     """Describe a session whose agent has reached a usage limit."""
     text, step = f"{HEADLINES[Code.SUSPENDED]}.", "Send a prompt when the limit has ended, or go on now."
     if f.suspended_until is not None:
         text = f"{HEADLINES[Code.SUSPENDED]}. Nothing is sent to it before {f.suspended_until:%Y-%m-%d %H:%M:%S} UTC."
-        step = "Prompts that you send now wait until then."
+        step = f"Prompts that you send now wait until then. {_CONTINUATIONS.get(f.continuation, '')}".strip()
     message = as_sentence(f.suspension_message)
     if message:
         step = f"{step} The agent says: {message}"
@@ -272,12 +281,22 @@ def suspended(f: Facts) -> Situation:
         "warning",
         text,
         step,
-        "go_on",
+        "go_on_or_cancel" if f.continuation in _CANCELLABLE else "go_on",
         IdleReason.SUSPENDED,
         LABELS[Code.SUSPENDED],
         at=f.suspended_until,
         until=f.suspended_until,
     )
+
+
+def cut_off(f: Facts) -> Situation:
+    """Describe a turn that a limit has ended, which is over, and that nothing continues."""
+    text = "A usage limit had ended the last turn. The limit is over, and nothing continues the turn automatically."
+    if f.cut_off_has_worked:
+        step = "Continue the turn, or send another prompt."
+        return Situation(Code.CUT_OFF, "info", text, step, "continue_turn")
+    step = "Send the prompt again, or send another one."
+    return Situation(Code.CUT_OFF, "info", text, step, "send_again")
 
 
 def cancel_ignored(f: Facts) -> Situation:

@@ -267,6 +267,7 @@ _ROWS: Final[tuple[_Row, ...]] = (
         ),
     ),
     (lambda f: f.session_state == SessionState.ERROR, situation_texts.error),
+    (lambda f: f.cut_off and not f.queued_prompts and not f.is_starting, situation_texts.cut_off),
     (lambda f: f.queued_prompts > 0, situation_texts.queued),
     (lambda f: f.history_armed and not f.is_resting, situation_texts.history_armed),
     (lambda f: f.asleep and f.is_down, situation_texts.asleep),

@@ -37,7 +37,7 @@ from sessions_app.models import Intent, IntentKind, Prompt, SessionTransaction, 
 from sessions_app.recovery.rules.resumability import MAX_CLOCK_SKEW, Assessment, Mode, assess_mode
 from sessions_app.recovery.services.assessment import assess_for_start, execution_of, is_running, refuse_lost_worktree
 from sessions_app.sessions.services.queries import visible_sessions
-from sessions_app.suspensions.models import settle_suspension
+from sessions_app.suspensions.models import settle_suspension, withdraw_continuation
 from sessions_app.waits.models import end_external_wait
 
 log = logging.getLogger(__name__)
@@ -103,11 +103,11 @@ def want_running(transaction: SessionTransaction, by: User | None) -> None:
 
 
 def request_cancel(session_id: uuid.UUID, by: User | None) -> bool:
-    """Request the end of the active turn, or withdraw its retry; return False if there is neither."""
+    """Request the end of the active turn, or withdraw its retry or its continuation; return False if there is none."""
     with session_transaction(session_id) as transaction:
         run = transaction.open_run
         if run is None:
-            return withdraw_retry(transaction)
+            return withdraw_retry(transaction) or withdraw_continuation(transaction, by)
         if not run.has_process and _cancel_wait(transaction, run):
             return True
         create_intent(transaction.session, IntentKind.CANCEL, by, {"message_id": run.message_id})
@@ -153,6 +153,7 @@ def request_stop(session_id: uuid.UUID, by: User | None) -> None:
         _withdraw_start(transaction)
         end_external_wait(transaction, "stopped")
         withdraw_retry(transaction)
+        withdraw_continuation(transaction, by)
         transaction.set_fields(desired_state=DesiredState.STOPPED, stopped_by_user=by is not None, start_rank=None)
         if not transaction.session.intents.filter(kind=IntentKind.STOP, done_at=None).exists():
             create_intent(transaction.session, IntentKind.STOP, by)

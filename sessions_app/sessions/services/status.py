@@ -56,6 +56,7 @@ from sessions_app.recovery.services.assessment import (
 )
 from sessions_app.recovery.services.history import current_history
 from sessions_app.sessions.rules.session_status import (
+    CutOffTurnStatus,
     InterruptedWaitStatus,
     ReceiptStatus,
     RetryStatus,
@@ -66,6 +67,7 @@ from sessions_app.sessions.rules.session_status import (
 from sessions_app.sessions.rules.situation_facts import SituationFacts
 from sessions_app.sessions.services.intents import waiting_retry
 from sessions_app.sessions.services.situations import situation_facts, start_wait_json, with_situation
+from sessions_app.suspensions.continuations import decide_continuation, find_cut_off_turn, refused_prompts
 from sessions_app.suspensions.models import open_suspension
 from sessions_app.turns.models import newest_run, newest_runs
 from sessions_app.turns.rules.transient_errors import TROUBLE_SENTENCES
@@ -197,7 +199,8 @@ def read_session(session: TaskSession, user: User | None = None) -> SessionReadi
         next_restart_at=iso_time(session.next_restart_at),
         stalled_since=iso_time(session.stalled_since),
         cancel_ignored_since=_cancel_ignored_since(session, run),
-        suspension=suspension_json(session),
+        suspension=suspension_json(session, run),
+        cut_off_turn=cut_off_turn_json(session, run),
         retry=retry,
         history=_history(session, assessment),
         latest_receipt=receipt_json(session.receipts.first()),
@@ -215,11 +218,15 @@ def read_session(session: TaskSession, user: User | None = None) -> SessionReadi
     return SessionReading(with_situation(status, session, facts), assessment, facts)
 
 
-def suspension_json(session: TaskSession) -> SuspensionStatus | None:
-    """Return why and until when nothing is sent to the agent; None if its session is not suspended."""
+def suspension_json(session: TaskSession, run: Turn | None) -> SuspensionStatus | None:
+    """Return why and until when nothing is sent to the agent; None if its session is not suspended.
+
+    ``run`` is the newest turn.
+    """
     row = open_suspension(session.id)
     if row is None:
         return None
+    has_prompt = refused_prompts(row, run).exists()
     return {
         "id": str(row.id),
         "reason": row.reason,
@@ -228,6 +235,21 @@ def suspension_json(session: TaskSession) -> SuspensionStatus | None:
         "resets_at": row.resets_at.isoformat() if row.resets_at else None,
         "zone": row.zone,
         "until": row.wakes_at.isoformat() if row.wakes_at else None,
+        "continuation": str(decide_continuation(session, row, has_prompt=has_prompt)),
+    }
+
+
+def cut_off_turn_json(session: TaskSession, run: Turn | None) -> CutOffTurnStatus | None:
+    """Return the newest turn if a limit has ended it that is over, and nothing continues it; else None."""
+    row = find_cut_off_turn(session, run)
+    if row is None or run is None:
+        return None
+    return {
+        "suspension_id": str(row.id),
+        "message_id": run.message_id,
+        "reason": row.reason,
+        "message": row.message,
+        "has_worked": row.has_worked,
     }
 
 

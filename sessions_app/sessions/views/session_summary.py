@@ -112,6 +112,9 @@ CONTINUE_WAIT = BannerButton("Continue", act="continue-wait")
 STOP = BannerButton("Stop agent", act="stop")
 REOPEN = BannerButton("Reopen task", task_change="reopen")
 GO_ON = BannerButton("Go on now", act="go-on")
+DO_NOT_CONTINUE = BannerButton("Do not continue", act="cancel")
+SEND_AGAIN = BannerButton("Send the prompt again", act="go-on")
+CONTINUE_TURN = BannerButton("Continue the turn", act="go-on")
 UNARCHIVE = BannerButton("Unarchive task", task_change="unarchive")
 
 _BUTTONS: Final[Mapping[str, tuple[BannerButton, ...]]] = {
@@ -124,6 +127,9 @@ _BUTTONS: Final[Mapping[str, tuple[BannerButton, ...]]] = {
     "reopen": (REOPEN,),
     "unarchive": (UNARCHIVE,),
     "go_on": (GO_ON,),
+    "go_on_or_cancel": (GO_ON, DO_NOT_CONTINUE),
+    "send_again": (SEND_AGAIN,),
+    "continue_turn": (CONTINUE_TURN,),
 }
 
 

@@ -23,6 +23,22 @@ class SuspensionSerializer(serializers.Serializer):  # type: ignore[type-arg]
     until = serializers.DateTimeField(
         allow_null=True, help_text="When the session goes on by itself, a little later than the limit ends."
     )
+    continuation = serializers.ChoiceField(
+        choices=[kind.value for kind in Continuation],
+        help_text="What happens then to the turn that the limit has ended, by the settings of this moment.",
+    )
+
+
+class CutOffTurnSerializer(serializers.Serializer):  # type: ignore[type-arg]
+    """The newest turn, which a usage limit has ended that is over; `POST …/go-on/` continues it."""
+
+    suspension_id = serializers.UUIDField()
+    message_id = serializers.CharField(help_text="Of the prompt that was refused.")
+    reason = serializers.CharField(help_text="The code of the turn: `usage_limit`.")
+    message = serializers.CharField(help_text="What the agent said.")
+    has_worked = serializers.BooleanField(
+        help_text="Whether the agent had used a tool: it is then asked to continue, else it gets the prompt once more."
+    )
 
 
 class WentOnSerializer(serializers.Serializer):  # type: ignore[type-arg]

@@ -14,9 +14,12 @@ from sessions_app.suspensions.services import go_on_now
 
 
 class GoOnView(SessionApiView):
-    """Going on before a usage limit ends."""
+    """Going on before a usage limit ends, or after it."""
 
     @document_responses({202: WentOnSerializer}, 404, 409, request=None)
     def post(self, request: UserRequest, task_id: uuid.UUID, session_id: uuid.UUID) -> Response:
-        """Let a suspended session go on now, and continue the turn that the limit has ended, with a new prompt."""
+        """Continue the turn that a usage limit has ended, with a new prompt: now, or after the end of the limit.
+
+        A session that is suspended goes on at once.
+        """
         return self.show(WentOnSerializer, go_on_now(self.session.id, request.user), 202)

@@ -41,6 +41,8 @@ class Continuation(StrEnum):
     """Its prompt is given once more: the agent had refused it before it did anything."""
     CONTINUE = "continue"
     """The agent is asked to continue what it had begun."""
+    WITHDRAWN = "withdrawn"
+    """Somebody has cancelled it while the limit lasted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +57,8 @@ class CutOffTurn:
     """Whether the agent's type is proven to refuse a prompt before it works on it."""
     windows: int
     """How many limits in a row have ended its work before, after each of which it was continued by itself."""
+    is_withdrawn: bool = False
+    """Whether somebody has cancelled it while the limit lasted."""
 
 
 def continuation(turn: CutOffTurn, windows: int, *, by_user: bool) -> Continuation:
@@ -67,13 +71,16 @@ def continuation(turn: CutOffTurn, windows: int, *, by_user: bool) -> Continuati
     """
     if not turn.has_prompt:
         return Continuation.NOTHING
+    if turn.is_withdrawn and not by_user:
+        return Continuation.WITHDRAWN
     allowed = windows
     if turn.refuses_first and not turn.has_worked:
         allowed = max(windows, 1)  # nothing can happen twice, so once is safe without a policy
     if not by_user and turn.windows >= allowed:
         return Continuation.NOTHING
-    if turn.has_worked:
-        return Continuation.CONTINUE
+    is_safe = turn.refuses_first or by_user
+    if turn.has_worked or not is_safe:
+        return Continuation.CONTINUE  # an agent may work without tools, so it is told to look first
     return Continuation.AGAIN
 
 

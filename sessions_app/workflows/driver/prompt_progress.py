@@ -62,7 +62,7 @@ def follow_prompt(session: TaskSession | None, message_id: str) -> NodeTurn:
 
 def _is_suspended_by(session: TaskSession, row: Prompt) -> bool:
     """Whether a usage limit has ended the prompt's turn and lasts: what it said is no answer, and it may go on."""
-    return session.suspensions.filter(ended_at=None, run__message_id=row.message_id).exists()
+    return session.suspensions.filter(ended_at=None, withdrawn_at=None, run__message_id=row.message_id).exists()
 
 
 def last_prompt_of_chain(row: Prompt) -> Prompt:
