@@ -48,7 +48,7 @@ from sessions_app.models import (
     session_transaction,
 )
 from sessions_app.prompts.models import LIMIT_PREFIX
-from sessions_app.prompts.rules import attachments as rules
+from sessions_app.prompts.rules import attachments
 from sessions_app.prompts.rules.attachments import AttachedFile
 from sessions_app.recovery.rules.resumability import Assessment, Mode
 from sessions_app.recovery.services.assessment import assess_for_start
@@ -359,13 +359,13 @@ def check_files(files: Iterable[tuple[str, bytes, str]]) -> list[AttachedFile]:
     """
     checked: list[AttachedFile] = []
     for name, content, declared in files:
-        if len(checked) == rules.MAX_FILES:
-            raise Invalid(f"A prompt can carry at most {rules.MAX_FILES} files.", field="attachments")
-        checked.append(_check_file(rules.clean_name(name), content, declared))
-    if sum(len(each.content) for each in checked) > rules.MAX_TOTAL_BYTES:
+        if len(checked) == attachments.MAX_FILES:
+            raise Invalid(f"A prompt can carry at most {attachments.MAX_FILES} files.", field="attachments")
+        checked.append(_check_file(attachments.clean_name(name), content, declared))
+    if sum(len(each.content) for each in checked) > attachments.MAX_TOTAL_BYTES:
         raise AttachmentTooLarge(
-            f"The files of a prompt can have at most {rules.MAX_TOTAL_BYTES // _MEGABYTE} MiB in total.",
-            limit=rules.MAX_TOTAL_BYTES,
+            f"The files of a prompt can have at most {attachments.MAX_TOTAL_BYTES // _MEGABYTE} MiB in total.",
+            limit=attachments.MAX_TOTAL_BYTES,
         )
     return checked
 
@@ -373,13 +373,15 @@ def check_files(files: Iterable[tuple[str, bytes, str]]) -> list[AttachedFile]:
 def _check_file(name: str, content: bytes, declared: str) -> AttachedFile:
     if not content:
         raise Invalid(f"“{name}” is empty.", field="attachments")
-    if len(content) > rules.MAX_FILE_BYTES:
-        most = rules.MAX_FILE_BYTES // _MEGABYTE
-        raise AttachmentTooLarge(f"“{name}” is larger than {most} MiB.", name=name, limit=rules.MAX_FILE_BYTES)
-    media_type = rules.media_type_of(content)
+    if len(content) > attachments.MAX_FILE_BYTES:
+        most = attachments.MAX_FILE_BYTES // _MEGABYTE
+        raise AttachmentTooLarge(f"“{name}” is larger than {most} MiB.", name=name, limit=attachments.MAX_FILE_BYTES)
+    media_type = attachments.media_type_of(content)
     if media_type is None:
-        raise MediaTypeUnsupported(f"“{name}” cannot be sent. A prompt can carry {rules.TYPES_SENTENCE}.", name=name)
-    if declared and rules.block_of(declared) in ("image", "audio") and declared != media_type:
+        raise MediaTypeUnsupported(
+            f"“{name}” cannot be sent. A prompt can carry {attachments.TYPES_SENTENCE}.", name=name
+        )
+    if declared and attachments.block_of(declared) in ("image", "audio") and declared != media_type:
         raise MediaTypeUnsupported(f"“{name}” is declared as {declared}, but it is {media_type}.", name=name)
     return AttachedFile(name, media_type, content)
 
@@ -404,9 +406,9 @@ def refuse_untaken(session: TaskSession, described: Sequence[Mapping[str, Any]])
     taken = accepted_blocks(session)
     if taken is None:
         return
-    missing = rules.first_untaken(described, taken)
+    missing = attachments.first_untaken(described, taken)
     if missing is not None:
-        what = rules.CAPABILITY_BY_BLOCK[rules.block_of(missing["media_type"])]
+        what = attachments.CAPABILITY_BY_BLOCK[attachments.block_of(missing["media_type"])]
         raise AttachmentUnsupported(
             f"This agent does not accept {what} in a prompt: “{missing['name']}” was not sent.", name=missing["name"]
         )
@@ -428,7 +430,7 @@ def remember_blocks(transaction: SessionTransaction, capabilities: Any) -> None:
     metadata = dict(transaction.session.metadata)
     metadata.pop(BLOCKS_KEY, None)
     if isinstance(reported, list):
-        metadata[BLOCKS_KEY] = sorted(set(map(str, reported)) & set(rules.CAPABILITY_BY_BLOCK))
+        metadata[BLOCKS_KEY] = sorted(set(map(str, reported)) & set(attachments.CAPABILITY_BY_BLOCK))
     transaction.set_fields(metadata=metadata)
 
 
@@ -441,7 +443,7 @@ def content_blocks(row: Prompt) -> list[dict[str, Any]]:
     contents = {each.sha256: bytes(each.content) for each in stored}
     if missing := next((each for each in row.attachments if each["sha256"] not in contents), None):
         raise AttachmentMissing(name=missing["name"])
-    return [rules.content_block(each, contents[each["sha256"]]) for each in row.attachments]
+    return [attachments.content_block(each, contents[each["sha256"]]) for each in row.attachments]
 
 
 def require_contents(row: Prompt) -> None:

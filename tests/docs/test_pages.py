@@ -31,6 +31,12 @@ def test_links_lead_somewhere(page: Path) -> None:
 
 
 @PAGES
+def test_link_with_the_name_of_a_file_leads_to_that_file(page: Path) -> None:
+    named = re.findall(r"\[([\w/]+\.py)\]\(([^)#\s]+)\)", page.read_text(encoding="utf-8"))
+    assert [(name, target) for name, target in named if not f"/{target}".endswith(f"/{name}")] == []
+
+
+@PAGES
 def test_tests_named_by_a_page_exist(page: Path) -> None:
     for file, name in re.findall(r"`(tests/[\w/]+\.py)(?:::\w+)*::(\w+)`", page.read_text(encoding="utf-8")):
         source = (ROOT / file).read_text(encoding="utf-8") if (ROOT / file).exists() else ""

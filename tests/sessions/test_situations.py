@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import ast
+import inspect
 from collections.abc import Mapping
 from dataclasses import fields, replace
 from datetime import UTC, datetime
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -12,15 +15,20 @@ import pytest
 from executors_app.wire.executions import WorkspaceState
 from scripts.documents.examples import NOW, RESUME
 from sessions_app.attention.rules.notices import ATTENTION_KIND_LABELS, AttentionKind
+from sessions_app.board.services import board
 from sessions_app.kernel.rules.states import DesiredState, SessionState
+from sessions_app.recovery.rules.history import UNKNOWN_FACTS
 from sessions_app.recovery.rules.resumability import assess
 from sessions_app.sessions.rules.situation_facts import LABELS, Code, IdleReason, SituationFacts
 from sessions_app.sessions.rules.situations import idle_situation, situation, status_label
+from sessions_app.sessions.services import situations
+from sessions_app.starts.rules.restart_rules import WaitReason
 from sessions_app.turns.rules.transient_errors import Retry
 
 S = SessionState
 AT = datetime(2026, 1, 31, 12, tzinfo=UTC)
-FACT_NAMES = {field.name for field in fields(SituationFacts)}
+DEFAULTS: dict[str, Any] = {field.name: field.default for field in fields(SituationFacts)}
+FACT_NAMES = set(DEFAULTS)
 
 
 def facts_of(resume: Mapping[str, Any] | None = None, **changes: Any) -> SituationFacts:
@@ -221,26 +229,80 @@ def test_every_situation_is_in_the_table() -> None:
     assert {row[1] for row in TABLE} | rare == set(Code)
 
 
+def facts_built_in(module: ModuleType) -> set[str]:
+    """Return the names of the facts that a module gives to ``SituationFacts``."""
+    calls = [node for node in ast.walk(ast.parse(inspect.getsource(module))) if isinstance(node, ast.Call)]
+    (built,) = [call for call in calls if isinstance(call.func, ast.Name) and call.func.id == "SituationFacts"]
+    return {str(keyword.arg) for keyword in built.keywords}
+
+
+LATER_ON_PAGES = {"interrupted_prompts", "opens_workspace", "load_limit", "load_since"}
+"""What ``add_page_facts`` loads."""
+
+
+def test_pages_load_every_fact() -> None:
+    assert facts_built_in(situations) | LATER_ON_PAGES == FACT_NAMES
+
+
+UNKNOWN_TO_LISTS: dict[str, Any] = {
+    "assessment": assess(RESUME, NOW),
+    "workspace_ready": True,
+    "policy": "manual",
+    "policy_source": "team",
+    "error_message": "It died.",
+    "supervised": False,
+    "opens_workspace": True,
+    "load_limit": 60.0,
+    "load_since": AT,
+    "starts_before": 3,
+    "continuing": True,
+    "queued_prompts": 1,
+    "overdue_prompts": 1,
+    "held_prompts": 1,
+    "interrupted_prompts": 1,
+    "wait_until": AT,
+    "owner_left": True,
+    "history": UNKNOWN_FACTS,
+    "history_armed": True,
+    "attempts": 2,
+    "retry": RETRY,
+    "suspended_until": AT,
+    "suspension_message": "You have hit your limit.",
+    "stalled_since": AT,
+    "interrupted_wait": "The build of main",
+    "wait_ended_at": AT,
+    "cancel_ignored_since": AT,
+    "capability_note": "It loses its memory.",
+}
+"""The facts that lists do not load, because that takes queries for each session, with a value that they may have."""
+
+WAIT_FACTS = ["interrupted_wait", "wait_ended_at"]
+"""Only known together."""
+
+
+def test_list_of_unknown_facts_is_complete() -> None:
+    assert set(UNKNOWN_TO_LISTS) == FACT_NAMES - facts_built_in(board)
+    assert [name for name, value in UNKNOWN_TO_LISTS.items() if value == DEFAULTS[name]] == []
+
+
+@pytest.mark.parametrize("name", UNKNOWN_TO_LISTS)
+def test_fact_that_lists_do_not_load_changes_no_label(name: str) -> None:
+    names = [name]
+    if name in WAIT_FACTS:
+        names = WAIT_FACTS
+    for facts in [row[0] for row in TABLE]:
+        known = replace(facts, **{each: UNKNOWN_TO_LISTS[each] for each in names})
+        unknown = replace(facts, **{each: DEFAULTS[each] for each in names})
+        assert status_label(known) == status_label(unknown), facts
+
+
 @pytest.mark.parametrize(("facts", "code"), [(row[0], row[1]) for row in TABLE], ids=IDS)
 def test_lists_show_the_same_label_as_the_page(facts: SituationFacts, code: Code) -> None:
     """A list knows neither the assessment nor facts that need queries for each session."""
-    unknown_to_lists: dict[str, Any] = {
-        "assessment": None,
-        "policy": "",
-        "error_message": "",
-        "supervised": True,
-        "start_reason": "turn" if facts.start_reason else "",
-        "starts_before": 0,
-        "overdue_prompts": 0,
-        "held_prompts": 0,
-        "interrupted_prompts": 0,
-        "queued_prompts": 0,
-        "cancel_ignored_since": None,
-        "stalled_since": None,
-        "owner_left": False,
-    }
-    assert set(unknown_to_lists) <= FACT_NAMES
-    assert status_label(replace(facts, **unknown_to_lists)) == status_label(facts), code
+    unknown = {name: DEFAULTS[name] for name in FACT_NAMES - facts_built_in(board)}
+    if facts.start_reason:
+        unknown["start_reason"] = WaitReason.TURN
+    assert status_label(replace(facts, **unknown)) == status_label(facts), code
 
 
 LABELLED: list[tuple[SituationFacts, str]] = [

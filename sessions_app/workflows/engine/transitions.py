@@ -13,15 +13,21 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Final
 
-from sessions_app.workflows.engine import records as frames
 from sessions_app.workflows.engine.records import (
     ITERATION,
     Frame,
     NodeRecord,
     NodeState,
+    convert_declared_outputs,
+    frame_results,
     gates_repeating,
+    leaf_outputs,
+    node_inputs,
     node_of_path,
     record_path,
+    size_of_value,
+    too_large,
+    with_bounded_outputs,
 )
 from sessions_app.workflows.language.graph import GraphNode, WorkflowGraph
 from sessions_app.workflows.language.limits import MAX_NODE_RUNS, MAX_RUN_VALUES
@@ -113,8 +119,8 @@ def complete_record(
         return replace(record, request=outcome_of_work.request)
     if isinstance(outcome_of_work, NodeFailed):
         failed = replace(record, state=NodeState.FAILED, outputs=outcome_of_work.outputs, error=outcome_of_work.message)
-        return frames.with_bounded_outputs(failed)
-    return frames.with_bounded_outputs(replace(record, state=NodeState.SUCCEEDED, outputs=outcome_of_work.outputs))
+        return with_bounded_outputs(failed)
+    return with_bounded_outputs(replace(record, state=NodeState.SUCCEEDED, outputs=outcome_of_work.outputs))
 
 
 def cancel_records(records: Mapping[str, NodeRecord]) -> tuple[NodeRecord, ...]:
@@ -170,7 +176,7 @@ class _FrameWalk:
         return tuple(marks)
 
     def _write(self, record: NodeRecord) -> NodeRecord:
-        record = frames.with_bounded_outputs(record)
+        record = with_bounded_outputs(record)
         before = self.records.get(record.path)
         self.size += _size_of(record)
         if before:
@@ -231,7 +237,7 @@ class _FrameWalk:
         path = record_path(frame.prefix, node.id, self._attempt(frame, node.id))
         record = NodeRecord(path=path, node=node.id, kind=node.type)
         try:
-            inputs = frames.node_inputs(frame, node, partial(self._record, frame))
+            inputs = node_inputs(frame, node, partial(self._record, frame))
         except ConversionError as error:
             return self._write(replace(record, state=NodeState.FAILED, error=str(error)))
         begin = type_of(node).begin
@@ -312,7 +318,7 @@ class _FrameWalk:
             end = self.frame(frame)
             if end is None:
                 return
-            if problem := frames.too_large("outputs", [end.outputs, end.current]):
+            if problem := too_large("outputs", [end.outputs, end.current]):
                 end = replace(end, error=end.error or problem, outputs={}, current={})
             values = {"outputs": dict(end.outputs), "current": dict(end.current), "continue": end.goes_on}
             state = NodeState.FAILED if end.error else NodeState.SUCCEEDED
@@ -346,7 +352,7 @@ class _FrameWalk:
 
     def _close(self, node: GraphNode, record: NodeRecord, outputs: Mapping[str, Any], error: str) -> None:
         try:
-            outputs = frames.convert_declared_outputs(node.outputs, outputs)
+            outputs = convert_declared_outputs(node.outputs, outputs)
         except ConversionError as unfit:
             error = error or f"the output {unfit}"
         state = NodeState.FAILED if error else NodeState.SUCCEEDED
@@ -381,21 +387,21 @@ class _FrameWalk:
 
     def _result(self, frame: Frame, error: str, *, flawed: bool) -> _FrameEnd:
         present = partial(self._record, frame)
-        outputs = frames.frame_results(frame, "output", present)
+        outputs = frame_results(frame, "output", present)
         if not outputs and frame.scope.kind != "loop":
-            outputs = frames.leaf_outputs(frame, present)
-        continue_values = frames.frame_results(frame, "continue", present)
+            outputs = leaf_outputs(frame, present)
+        continue_values = frame_results(frame, "continue", present)
         return _FrameEnd(
             error=error,
             flawed=flawed,
             outputs=outputs,
-            current=frames.frame_results(frame, "current", present),
+            current=frame_results(frame, "current", present),
             goes_on=any(is_truthy(value) is not frame.scope.negated for value in continue_values.values()),
         )
 
 
 def _size_of(record: NodeRecord) -> int:
-    return frames.size_of_value([record.inputs, record.outputs], MAX_RUN_VALUES)
+    return size_of_value([record.inputs, record.outputs], MAX_RUN_VALUES)
 
 
 def _first_error(frame: Frame, failed: list[NodeRecord]) -> str:
