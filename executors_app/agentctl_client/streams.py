@@ -31,6 +31,8 @@ class EventStream:
         self._socket = socket
         self._frames: deque[tuple[int, int]] = deque(maxlen=4096)
         """The last seq and the size of each frame that is not stored yet."""
+        self.frame_size = 0
+        """Bytes of the frame that was received last."""
         self._stored = 0
         """Bytes that were stored since the last acknowledgement."""
 
@@ -40,11 +42,11 @@ class EventStream:
     async def __anext__(self) -> list[dict[str, Any]]:
         message = await self._socket.receive()
         if message.type in (aiohttp.WSMsgType.TEXT, aiohttp.WSMsgType.BINARY):
-            lines = parse_frame(message.data)
+            lines, self.frame_size = parse_frame(message.data), len(message.data)
             last_seq = 0
             if lines and is_line(lines[-1]):
                 last_seq = lines[-1]["seq"]
-            self._frames.append((last_seq, len(message.data)))
+            self._frames.append((last_seq, self.frame_size))
             return lines
         code = self._socket.close_code
         if code == CLOSE_STALE_GENERATION:

@@ -173,7 +173,7 @@ class ExecutionStream:
     async def _stream(self) -> None:
         async with AsyncExitStack() as stack:
             stream = await stack.enter_async_context(self.client.events(self.seq, self.epoch))
-            buffer = LineBuffer(stream)
+            buffer = LineBuffer(stream, lambda: stream.frame_size)
             batches = await stack.enter_async_context(aclosing(buffer.batches()))
             self.connected.set()
             async for batch in batches:

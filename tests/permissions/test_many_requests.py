@@ -17,7 +17,7 @@ from sessions_app.models import AttentionItem, Intent, IntentKind, PermissionReq
 from sessions_app.permissions import open_requests
 from sessions_app.permissions.open_requests import MAX_OPEN_REQUESTS
 from sessions_app.permissions.views.request_cards import MAX_CARDS
-from sessions_app.stream.ingest.batches import LINE_COST, TRANSACTION_BUDGET, line_bytes, line_cost
+from sessions_app.stream.ingest.line_costs import LINE_COST, TRANSACTION_BUDGET, line_bytes, line_cost
 from tests.supervisor.journals import Journal, Line, ingest
 from tests.supervisor.rows import conversation, fresh, make_user, names, running_session
 

@@ -9,7 +9,7 @@ import pytest
 from executors_app.wire.line_format import UNREADABLE
 from executors_app.wire.protocol import JournalKind
 from sessions_app.models import random_ids
-from sessions_app.stream.ingest.batches import PreparedLines, fold_texts
+from sessions_app.stream.ingest.folding import PreparedLines, fold_texts
 from tests.supervisor.journals import Journal, Line, ingest
 from tests.supervisor.rows import conversation, names, running_session
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from sessions_app.stream.ingest.batches import MAX_BUFFERED, LineBuffer
+from sessions_app.stream.ingest.batches import MAX_BUFFERED, MAX_BUFFERED_BYTES, LineBuffer
 from tests.waiting import eventually_async
 
 Lines = list[dict[str, Any]]
@@ -61,6 +61,14 @@ async def test_stream_is_read_no_further_than_the_buffer_allows() -> None:
             assert frames.read <= len(seen) + len(batch) + MAX_BUFFERED
             seen += [line["seq"] for line in batch]
     assert seen == list(range(3 * MAX_BUFFERED))
+
+
+async def test_stream_is_read_no_further_than_the_bytes_of_the_buffer_allow() -> None:
+    frames, size = Frames(100), MAX_BUFFERED_BYTES // 4
+    async with aclosing(LineBuffer(aiter(frames), lambda: size).batches()) as batches:
+        async for batch in batches:
+            await asyncio.sleep(0)
+            assert len(batch) <= 4
 
 
 async def test_stream_error_comes_after_all_preceding_lines() -> None:

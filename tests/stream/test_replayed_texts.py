@@ -9,7 +9,7 @@ from django.test.utils import CaptureQueriesContext
 from sessions_app.models import TaskSession
 from sessions_app.stream import conversation as conversations
 from sessions_app.stream.conversation import RECENT_MESSAGES
-from sessions_app.stream.ingest.batches import TRANSACTION_BUDGET, line_cost
+from sessions_app.stream.ingest.line_costs import TRANSACTION_BUDGET, line_cost
 from tests.supervisor.journals import Journal, Line, ingest
 from tests.supervisor.rows import conversation, running_session
 

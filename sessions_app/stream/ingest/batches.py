@@ -1,20 +1,8 @@
-"""Batches of journal lines: read ahead, reduced to what must be written, limited, and written into the log.
+"""Batches of journal lines: read ahead, and written into the log.
 
 A batch of lines, the states and events that follow from them, and the new cursor commit in one transaction: after a
-crash the same lines arrive again, and the cursor filters out those that count already.
-
-*Texts.* Pieces of one text that follow each other become one line, before the session is locked, so that other writers
-wait for the database only. That is what reaches the log anyway: a batch writes one event for them.
-
-*Costs.* A transaction is divided between the sessions that want to write, so that one session's flood delays only
-itself. Everything is counted in bytes: those of a line, ``LINE_COST`` for each, and ``STATEMENTS_COST`` for one that
-writes rows of its own.
-
-*Limits.* Beyond the limit for a turn or a session, the agent's texts, plans and tool calls are left out of the log.
-That is shown at once, and their bytes are counted in a message where they would stand. What somebody waits for is still
-stored: permission requests, the ends of turns, settings. An agent that floods with those is stopped at the next
-multiple of the limit, and so is one that leaves too many requests open. The counts are columns of the execution and
-commit with the cursor. So they survive every restart, and a line that arrives twice counts once.
+crash the same lines arrive again, and the cursor filters out those that count already. ``folding`` prepares the lines,
+``line_costs`` says how many fit into a transaction, and ``output_quota`` which of them are stored.
 """
 
 from __future__ import annotations
@@ -22,34 +10,28 @@ from __future__ import annotations
 import asyncio
 import logging
 import uuid
-from collections.abc import AsyncGenerator, AsyncIterator, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import partial
-from itertools import groupby, islice, takewhile, zip_longest
+from itertools import islice, takewhile, zip_longest
 from operator import attrgetter
-from typing import Any, Final
+from typing import Any
 
-from django.conf import settings
 from django.db import InterfaceError, OperationalError, transaction
 from django.db.transaction import on_commit
-from django.template.defaultfilters import filesizeformat
 from django.utils import timezone
 
 from executors_app.machine import crash_points
 from executors_app.models import ExecutorRunning
 from executors_app.wire.line_format import UNREADABLE
-from executors_app.wire.protocol import TURN_ENDS, JournalKind
 from sessions_app.journal import UNSTORABLE, LineApplier
 from sessions_app.kernel import actor_context
 from sessions_app.kernel.database_threads import is_too_long
 from sessions_app.kernel.locking import LockTimer, lock_on_first_write
-from sessions_app.kernel.rules.json_size import json_size
-from sessions_app.kernel.rules.states import DesiredState, RunState, WorkState
-from sessions_app.kernel.transactions import create_intent
+from sessions_app.kernel.rules.states import WorkState
 from sessions_app.models import (
-    IntentKind,
     Lease,
     LeaseLost,
     MessageDraft,
@@ -59,52 +41,22 @@ from sessions_app.models import (
     unfinished_messages,
     update_rows,
 )
-from sessions_app.permissions.open_requests import (
-    MAX_OPEN_BYTES,
-    MAX_OPEN_REQUESTS,
-    OpenRequest,
-    OpenRequests,
-    complete_tool_call,
-)
 from sessions_app.recovery.continuity import store_reported_token
 from sessions_app.stream.conversation import (
-    MAX_OPEN_TOOL_BYTES,
-    MAX_OPEN_TOOLS,
     OUTPUT_ONLY_KINDS,
-    TEXT_KINDS,
-    TOOL_KINDS,
-    ConversationUpdate,
     JournalLine,
-    JournalUpdate,
     schedule_writes,
-    tool_values,
 )
 from sessions_app.stream.events.journal import JournalGap, JournalSkipped
-from sessions_app.stream.rules.tool_calls import key_of_tool
-from sessions_app.stream.services import LIMIT_SETTINGS, SESSION, STOP_REASON, TURN, allowed_bytes
-from sessions_app.turns.events import OutputLeftOut, OutputLimited, OutputResumed
+from sessions_app.stream.ingest.folding import PreparedLines, fold_texts
+from sessions_app.stream.ingest.line_costs import TRANSACTION_BUDGET, line_cost, written_sizes
+from sessions_app.stream.ingest.output_quota import QUOTA_FIELDS, OutputQuota
 from sessions_app.turns.models import attach_session, newest_runs
 
 log = logging.getLogger(__name__)
 Lines = list[dict[str, Any]]
 LINE_INDEPENDENT_ERRORS = (LeaseLost, ExecutorRunning.DoesNotExist, OperationalError, InterfaceError, MemoryError)
 """Errors that no single line causes: splitting the batch would not help."""
-LINE_COST: Final = 512
-"""Bytes that a line without content counts for: 2000 short lines take as long to write as 1 MiB of a tool's output."""
-STATEMENTS_COST: Final = 64 << 10
-"""Bytes that a line of ``STATEMENT_KINDS`` counts for besides: it takes 1 to 4 ms, however short it is. So does a line
-that is searched for in the stored conversation, because it may be replayed."""
-STATEMENT_KINDS: Final = TURN_ENDS | {
-    JournalKind.PROMPT_ACCEPTED.value,
-    JournalKind.PROMPT_DELIVERED.value,
-    JournalKind.PERMISSION_REQUESTED.value,
-    JournalKind.PERMISSION_RESOLVED.value,
-    JournalKind.PERMISSION_CANCELLED.value,
-    JournalKind.AGENT_EXITED.value,
-}
-"""Lines with statements of their own; those of all others are shared by the lines of a batch."""
-TRANSACTION_BUDGET: Final = 1 << 20
-"""Bytes of one transaction, give or take a line: they are written in 10 to 15 ms."""
 MAX_LINES = 2000
 """Lines that a stream passes at once, give or take a frame."""
 MAX_BUFFERED = 2000
@@ -113,22 +65,7 @@ MAX_BUFFERED = 2000
 When this many wait, the stream is not read further; agentctl's journal keeps the rest."""
 MAX_BUFFERED_BYTES = 4 << 20
 """Bytes that may wait, give or take a frame; a frame has 64 KiB, or one line that is longer."""
-LIMITED_KINDS: Final = (OUTPUT_ONLY_KINDS - {JournalKind.USAGE.value}) | {JournalKind.MESSAGE_USER.value}
-"""Lines that are left out beyond a limit."""
-_SUMMARY_KINDS: Final = TURN_ENDS | {JournalKind.AGENT_EXITED}
-"""Lines before which the conversation gets the number of bytes that were left out."""
-QUOTA_FIELDS: Final = ("output_bytes", "turn_output_bytes", "turn_output_allowed", "output_left_out", "output_limit")
-"""Columns of the execution that change here."""
 CURSOR_FIELDS = ("journal_epoch", "journal_seq", "last_seen_at", "updated_at", *QUOTA_FIELDS)
-_TEXT_FIELDS: Final = frozenset({"seq", "epoch", "ts", "kind", "text", "agent_message_id"})
-"""All fields of a piece of text; a line with others is checked alone when it is applied."""
-_FLOOD: Final = (
-    "The agent was stopped: requests and reports that must be stored exceeded twice the limit of its output."
-)
-_TOO_MANY_REQUESTS: Final = (
-    f"The agent was stopped: it asked for more than {MAX_OPEN_REQUESTS} permissions or answers at once, or for more "
-    f"than {MAX_OPEN_BYTES >> 20} MiB of them. The requests beyond that are not stored."
-)
 
 
 class LineBuffer:
@@ -138,8 +75,9 @@ class LineBuffer:
     arrived meanwhile, which then belongs to that batch.
     """
 
-    def __init__(self, frames: AsyncIterator[Lines]):
-        self._frames = frames
+    def __init__(self, frames: AsyncIterator[Lines], frame_size: Callable[[], int] = lambda: 0):
+        """``frame_size`` returns the bytes of the frame that has just been read."""
+        self._frames, self._frame_size = frames, frame_size
         self._lines: Lines = []
         self._has_news, self._has_room = asyncio.Event(), asyncio.Event()
 
@@ -176,85 +114,12 @@ class LineBuffer:
             if not self._lines:
                 buffered = 0
             self._lines.extend(frame)
-            buffered += sum(map(line_bytes, frame))
+            buffered += self._frame_size()
             self._has_news.set()
             if len(self._lines) >= MAX_BUFFERED or buffered >= MAX_BUFFERED_BYTES:
                 self._has_room.clear()
                 await self._has_room.wait()
                 buffered = 0
-
-
-@dataclass(frozen=True, slots=True)
-class PreparedLines:
-    """Lines of one journal, in order, and the same with joined texts."""
-
-    lines: Sequence[JournalLine]
-    folded: Sequence[JournalLine]
-    is_gapless: bool
-    """Whether all lines are readable, of one epoch, and numbered one by one."""
-
-    @classmethod
-    def of(cls, lines: Sequence[JournalLine]) -> PreparedLines:
-        """Prepare lines; never raises, because a malformed line is left as it is."""
-        is_gapless = _is_gapless(lines)
-        return cls(lines, fold_texts(lines) if is_gapless else (), is_gapless)
-
-    def continues(self, epoch: str, seq: int) -> bool:
-        """Whether a reader at this cursor has none of the lines and misses none before them."""
-        return self.is_gapless and self.lines[0]["seq"] == seq + 1 and epoch in ("", self.lines[0]["epoch"])
-
-
-def _is_gapless(lines: Sequence[JournalLine]) -> bool:
-    if not lines or lines[0]["kind"] == UNREADABLE:
-        return False
-    epoch, first = lines[0]["epoch"], lines[0]["seq"]
-    return all(
-        line["kind"] != UNREADABLE and line["seq"] == seq and line["epoch"] == epoch
-        for seq, line in enumerate(lines, start=first)
-    )
-
-
-def fold_texts(lines: Iterable[JournalLine]) -> list[JournalLine]:
-    """Join the texts of lines of one kind that follow each other; the joined line has the time of the first."""
-    folded: list[JournalLine] = []
-    for kind, group in groupby(lines, key=_kind_of_text):
-        if kind is None:
-            folded += group
-            continue
-        first, *others = group
-        folded.append({**first, "text": "".join([first["text"], *(line["text"] for line in others)])})
-    return folded
-
-
-def _kind_of_text(line: JournalLine) -> str | None:
-    """Return the kind of a line that is a piece of text; None for any other and for a malformed one."""
-    kind: str = line["kind"]
-    is_piece = kind in TEXT_KINDS and isinstance(line.get("text"), str) and line.keys() <= _TEXT_FIELDS
-    if is_piece:
-        return kind
-    return None
-
-
-def line_cost(line: Mapping[str, Any]) -> int:
-    """Return the bytes that a journal line counts for."""
-    return line_bytes(line) + statements_cost(line)
-
-
-def statements_cost(line: Mapping[str, Any]) -> int:
-    """Return the bytes that the statements of a journal line count for, apart from its content."""
-    has_statements = line.get("kind") in STATEMENT_KINDS or bool(line.get("may_be_replayed"))
-    if has_statements:
-        return STATEMENTS_COST
-    return 0
-
-
-def line_bytes(line: Mapping[str, Any]) -> int:
-    """Return the bytes that a journal line has and writes, at least ``LINE_COST``."""
-    if line.get("kind") in TEXT_KINDS:
-        text = line.get("text")
-        if isinstance(text, str):
-            return LINE_COST + len(text)
-    return LINE_COST + json_size(line)
 
 
 @dataclass(frozen=True, slots=True)
@@ -290,10 +155,11 @@ class Batch:
     written: int = 0
     agent_gone: bool = False
     """Whether a line that is written reported that the agent has ended."""
-    _costs: list[int] = field(default_factory=list)
+    _costs: list[int] = field(init=False)
 
     def __post_init__(self) -> None:
         # Here, on the event loop: in the writer's thread it would prolong the transaction.
+        self._costs = [line_cost(line) for line in self.lines]
         self.prepared = PreparedLines.of(self.lines[:])
 
     @property
@@ -304,7 +170,6 @@ class Batch:
     @property
     def cost(self) -> int:
         """Bytes that the unwritten lines count for."""
-        self._costs += map(line_cost, self.lines[len(self._costs) :])
         return sum(islice(self._costs, self.written, None))
 
     @property
@@ -316,8 +181,11 @@ class Batch:
 
     def take_arrived(self) -> None:
         """Add the output that has arrived since the batch was passed, so that it need not wait for another commit."""
-        if self.buffer is not None:
-            self.lines += self.buffer.take_output(max(0, MAX_LINES - len(self.lines)))
+        if self.buffer is None:
+            return
+        arrived = self.buffer.take_output(max(0, MAX_LINES - len(self.lines)))
+        self.lines += arrived
+        self._costs += [line_cost(line) for line in arrived]
 
     def take_share(self, share: int) -> None:
         """Prepare the next lines of at most ``share`` bytes, but at least one line."""
@@ -513,7 +381,7 @@ class _AppliedLines:
         else:
             folded = fold_texts(new_lines.read(prepared.lines).new)
         applier = LineApplier(transaction, folded, unfinished)
-        sizes = _sizes_within(budget, folded, applier)
+        sizes = written_sizes(budget, folded, applier)
         if len(sizes) < len(folded):
             end = _index_of(folded[len(sizes)], prepared.lines)
             first = cls.of(transaction, PreparedLines.of(prepared.lines[:end]), token, unfinished, alive=alive)
@@ -636,146 +504,3 @@ class CursorFilter:
             self.gaps.append("lines_missing")
         self.epoch, self.seq = line["epoch"], line["seq"]
         self.new.append(line)
-
-
-def _sizes_within(budget: int, lines: Sequence[JournalLine], update: JournalUpdate) -> list[int]:
-    """Return the bytes that each of the first lines writes, of as many as fit into ``budget``, but at least one."""
-    known: dict[str, Mapping[str, Any]] = {}
-    sizes: list[int] = []
-    for line in lines:
-        size = _written_bytes(line, known, update)
-        budget -= size + statements_cost(line)
-        if budget < 0 and sizes:
-            break
-        sizes.append(size)
-    return sizes
-
-
-def _written_bytes(line: JournalLine, known: dict[str, Mapping[str, Any]], update: JournalUpdate) -> int:
-    """Return the bytes that a line writes; ``known`` has the tool calls as the lines before it leave them."""
-    kind = line.get("kind")
-    if kind == JournalKind.PERMISSION_REQUESTED:
-        return _requested_bytes(line, known, update)
-    if kind not in TOOL_KINDS:
-        return line_bytes(line)
-    key = key_of_tool(line)
-    before = known.get(key) or update.conversation.known_tool_fields(key)
-    known[key] = {**before, **tool_values(line)}
-    size = LINE_COST + json_size(known[key])
-    return size + sum(max(size, request.size) for request in _requests_about(key, update))
-
-
-def _requested_bytes(line: JournalLine, known: Mapping[str, Mapping[str, Any]], update: JournalUpdate) -> int:
-    """Return the bytes of a permission request with what the log adds to its tool call."""
-    requested = line.get("tool_call")
-    if not isinstance(requested, dict):
-        return line_bytes(line)
-    key = key_of_tool(requested)
-    before = known.get(key) or update.conversation.known_tool_fields(key)
-    return LINE_COST + json_size({**line, "tool_call": complete_tool_call(requested, before)})
-
-
-def _requests_about(key: str, update: JournalUpdate) -> Collection[OpenRequest]:
-    """Return the open requests that show a tool call: each of them may be written with an update of the call."""
-    turn = update.transaction.open_turn
-    if turn is not None and turn.state == RunState.WAITING:
-        return update.open_requests.of_tool(key)
-    return ()
-
-
-class OutputQuota:
-    """Decides for each line of a batch, in order, whether it is stored."""
-
-    def __init__(
-        self,
-        transaction: SessionTransaction,
-        execution: ExecutorRunning,
-        conversation: ConversationUpdate,
-        open_requests: OpenRequests,
-    ):
-        self._transaction, self._execution = transaction, execution
-        self._conversation, self._open_requests = conversation, open_requests
-
-    def admits(self, line: Mapping[str, Any], size: int) -> bool:
-        """Return whether a line that writes ``size`` bytes is stored, and count it."""
-        kind = line.get("kind")
-        if kind == JournalKind.PROMPT_ACCEPTED:
-            self._begin_turn()
-        elif kind in _SUMMARY_KINDS or not self._execution.output_limit:
-            self._record_left_out()  # the latter: a user has allowed more
-        if kind in LIMITED_KINDS and self._is_beyond_limit(size):
-            self._execution.output_left_out += size
-            return False
-        if kind == JournalKind.PERMISSION_REQUESTED and not self._open_requests.has_room_for(size):
-            self._execution.output_left_out += size
-            self._stop(_TOO_MANY_REQUESTS)
-            return False
-        self._execution.turn_output_bytes += size
-        self._execution.output_bytes += size
-        self._stop_if_flooding()
-        return True
-
-    def finish(self) -> None:
-        """Close the oldest tool calls if too many are open; a turn that has written little cannot have so many."""
-        if self._execution.turn_output_bytes >= min(MAX_OPEN_TOOLS * LINE_COST, MAX_OPEN_TOOL_BYTES):
-            self._conversation.close_oldest_tools()
-
-    def _begin_turn(self) -> None:
-        self._record_left_out()
-        execution = self._execution
-        execution.turn_output_bytes = execution.turn_output_allowed = 0
-        if execution.output_limit == TURN:
-            execution.output_limit = ""
-            self._transaction.record_event(OutputResumed(limit=LIMIT_SETTINGS[TURN], reason="next_turn"))
-
-    def _is_beyond_limit(self, size: int) -> bool:
-        if self._execution.output_limit:
-            return True
-        for limit, used in self._used().items():
-            allowed = allowed_bytes(self._execution, limit)
-            if allowed and used + size > allowed:
-                self._reach(limit, allowed)
-                return True
-        return False
-
-    def _used(self) -> dict[str, int]:
-        return {TURN: self._execution.turn_output_bytes, SESSION: self._execution.output_bytes}
-
-    def _reach(self, limit: str, allowed: int) -> None:
-        self._execution.output_limit = limit
-        name = LIMIT_SETTINGS[limit]
-        self._conversation.finish_text()
-        text = (
-            f"The agent’s output has reached the limit of {filesizeformat(allowed)} for one {limit} ({name}). "
-            "What it writes from here on is not stored. Its requests and the end of its turn still arrive. "
-            "Choose “Store more output”, cancel the turn, or stop the agent."
-        )
-        self._conversation.add_message("status", text, output_limit={"limit": name, "bytes": allowed})
-        self._transaction.record_event(OutputLimited(limit=name, bytes_=allowed))
-
-    def _record_left_out(self) -> None:
-        """Add a message with the number of bytes that are missing at this place."""
-        left_out, self._execution.output_left_out = self._execution.output_left_out, 0
-        if not left_out:
-            return
-        self._conversation.finish_text()
-        text = f"{left_out:,} bytes of the agent’s output were left out here."
-        self._conversation.add_message("status", text, output_left_out={"bytes": left_out})
-        self._transaction.record_event(OutputLeftOut(bytes_=left_out))
-
-    def _stop_if_flooding(self) -> None:
-        """Stop the session if what must be stored exceeds the limit once more."""
-        for limit, used in self._used().items():
-            default = getattr(settings, LIMIT_SETTINGS[limit])
-            if default and used > allowed_bytes(self._execution, limit) + default:
-                self._stop(_FLOOD)
-                return
-
-    def _stop(self, explanation: str) -> None:
-        transaction = self._transaction
-        if transaction.session.desired_state == DesiredState.STOPPED:
-            return
-        transaction.set_fields(desired_state=DesiredState.STOPPED, start_rank=None)
-        create_intent(transaction.session, IntentKind.STOP, None, {"reason": STOP_REASON})
-        self._conversation.finish_text()
-        self._conversation.add_message("status", explanation)

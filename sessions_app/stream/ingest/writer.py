@@ -21,7 +21,8 @@ from sessions_app.kernel.locking import LockTimer
 from sessions_app.kernel.rules.states import SessionState
 from sessions_app.metrics.counters import METRICS_BUFFER
 from sessions_app.models import Lease, session_transaction
-from sessions_app.stream.ingest.batches import TRANSACTION_BUDGET, Batch, IngestResult, LineBuffer, Lines, write_batches
+from sessions_app.stream.ingest.batches import Batch, IngestResult, LineBuffer, Lines, write_batches
+from sessions_app.stream.ingest.line_costs import TRANSACTION_BUDGET
 
 log = logging.getLogger(__name__)
 COMMIT_INTERVAL = 0.002
