@@ -41,7 +41,7 @@ class RealAgentDrill:
     """Whether it asks for permission when its model wants it to."""
     word_number: int = 0
     """Number of conversations begun; each has its own word."""
-    asked_first: bool = False
+    asks_first: bool = False
     """Whether a prompt waited for a user's choice because the conversation was lost."""
     known: int = 0
     """Number of starts before the kill."""
@@ -95,11 +95,11 @@ class RealAgentDrill:
 
     def times_sent(self, text: str) -> int:
         """Return how often the model received this prompt; an agent may put context before it."""
-        return sum(said.endswith(text) for said in self.model.user_texts)
+        return sum(user_text.endswith(text) for user_text in self.model.user_texts)
 
     def kill(self) -> None:
         """Kill control plane, agentctl, guard and agent with SIGKILL."""
-        self.known, self.asked_first = len(self.starts()), False
+        self.known, self.asks_first = len(self.starts()), False
         self.deployment.kill_server()
         self.session.kill_everything()
         self.model.release()
@@ -118,7 +118,7 @@ class RealAgentDrill:
             describe=f"{self.name} answers, or a user has to choose",
         )
         if len(self.ends()) == ended:
-            self.asked_first = True
+            self.asks_first = True
             self.deployment.api("POST", f"{self.session.path}/resume/", {"mode": "auto"})
         if (end := self.wait_for_end(ended)) == "failed":
             return end
@@ -204,7 +204,7 @@ def lazy_resume(drill: RealAgentDrill) -> str:
     assert not drill.session.status()["is_agent_running"]
     assert not drill.session.processes(), "the agent was started without a request"
     found = _memory(drill)
-    starts = 2 if drill.asked_first else 1
+    starts = 2 if drill.asks_first else 1
     if found.startswith("refused"):
         starts = 0
     assert len(drill.starts()) - drill.known == starts
@@ -235,10 +235,10 @@ def cancel(drill: RealAgentDrill) -> str:
     drill.hold("cancel")
     drill.deployment.api("POST", f"{drill.session.path}/cancel/", {})
 
-    def told() -> bool:
+    def has_result() -> bool:
         return len(drill.ends()) > ended or bool(drill.session.status()["cancel_ignored_since"])
 
-    eventually(told, timeout=PATIENCE, describe="the turn ends, or Kandev says that the cancel is ignored")
+    eventually(has_result, timeout=PATIENCE, describe="the turn ends, or Kandev says that the cancel is ignored")
     ignored = len(drill.ends()) == ended
     drill.model.release()
     end = drill.wait_for_end(ended)
@@ -260,10 +260,10 @@ def question(drill: RealAgentDrill) -> str:
     """Kill the control plane while a question is open, then answer it."""
     ended, calls, requests = len(drill.ends()), len(drill.model.calls), len(drill.model.requests)
     drill.session.prompt(f"QUESTION for me, please ({drill.word})")
-    asked = _answer_after_a_restart(drill, ended, _filled_in)
+    was_answered = _answer_after_a_restart(drill, ended, _filled_in)
     if len(drill.model.calls) == calls:
         return "has no tool"
-    if not asked:
+    if not was_answered:
         return "does not arrive"
     assert any("Blue" in request for request in drill.model.requests[requests:]), "the model was not told the answer"
     return "kept, answered once"
@@ -288,7 +288,7 @@ def _memory(drill: RealAgentDrill, receipt: str = "") -> str:
     kind = drill.starts()[-1]["kind"]
     claimed = {"loaded": "itself", "resumed": "itself", "injected": "history", "failed": "failed"}.get(kind, "nowhere")
     assert source == claimed, f"Kandev says {drill.receipts()}, but the agent has the word from {source}"
-    return drill.receipts() + (", asked first" if drill.asked_first else "")
+    return drill.receipts() + (", asked first" if drill.asks_first else "")
 
 
 def _answer_after_a_restart(

@@ -43,11 +43,11 @@ def disk(monkeypatch: pytest.MonkeyPatch) -> Iterator[Disk]:
     made.room = float("inf")
 
 
-async def _notices(running: Running, told: list[dict[str, Any]]) -> None:
+async def _notices(running: Running, notices: list[dict[str, Any]]) -> None:
     async with running.events() as socket:
         async for message in socket:
             lines = [orjson.loads(raw) for raw in message.data.split("\n")]
-            told += [line for line in lines if "kind" not in line]
+            notices += [line for line in lines if "kind" not in line]
 
 
 @contextlib.asynccontextmanager

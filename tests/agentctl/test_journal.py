@@ -316,13 +316,13 @@ async def test_reader_from_any_position_gets_exactly_the_rest(tmp_path: Path) ->
 
 async def test_kill_during_a_flood_leaves_no_gap_and_loses_nothing_shown(tmp_path: Path) -> None:
     for _ in range(3):
-        last_told = await asyncio.to_thread(_flood_and_kill, tmp_path)
+        last_reported = await asyncio.to_thread(_flood_and_kill, tmp_path)
         kept = seqs(tmp_path)
         assert kept == list(range(1, len(kept) + 1))
-        assert len(kept) >= last_told > 0
+        assert len(kept) >= last_reported > 0
 
     async with opened(tmp_path) as journal:
-        assert journal.append(JournalKind.LOG, text="on") > last_told
+        assert journal.append(JournalKind.LOG, text="on") > last_reported
 
 
 def _flood_and_kill(directory: Path) -> int:

@@ -63,7 +63,7 @@ async def test_logout_ends_the_start(driver: Driver, logged_out: MakeRequest) ->
 
 
 @pytest.mark.parametrize(
-    ("args", "asked", "code", "reason"),
+    ("args", "requested", "code", "reason"),
     [
         ((), login("expired"), "login_failed", "This account has expired"),
         ((), login("terminal"), "login_unsupported", "no longer offers"),
@@ -72,10 +72,10 @@ async def test_logout_ends_the_start(driver: Driver, logged_out: MakeRequest) ->
     ],
 )
 async def test_failed_login_has_a_reason(
-    args: tuple[str, ...], asked: LoginRequest, code: str, reason: str, driver: Driver, logged_out: MakeRequest
+    args: tuple[str, ...], requested: LoginRequest, code: str, reason: str, driver: Driver, logged_out: MakeRequest
 ) -> None:
     with pytest.raises(StartFailed, match="the login failed") as failed:
-        await driver.start(logged_out(*args, login=asked))
+        await driver.start(logged_out(*args, login=requested))
 
     outcome = failed.value.told["login"]
     assert (failed.value.code, outcome["state"], outcome["code"]) == ("auth_required", "failed", code)

@@ -373,7 +373,7 @@ async def test_invalid_permission_request_is_refused(
 async def test_permission_request_with_numbered_options_says_why_it_was_refused(
     driver: Driver, host: RecordingHost, request_for: MakeRequest
 ) -> None:
-    asks = request(9, "session/request_permission", _asked_with({"optionId": 1, "name": "Allow"}))
+    asks = request(9, "session/request_permission", _request_params({"optionId": 1, "name": "Allow"}))
     await driver.start(request_for(agent(session_prompt=[asks], answer=[result({}).replace("$ID", "3")])))
 
     await driver.prompt("m1", "hello", (), lambda: None)
@@ -473,7 +473,7 @@ async def test_cancel_ends_the_wait_for_a_busy_agent(
     assert await turn == "cancelled"
 
 
-def _asked_with(*options: Any) -> dict[str, Any]:
+def _request_params(*options: Any) -> dict[str, Any]:
     return {"sessionId": "conversation-1", "toolCall": {"toolCallId": "c"}, "options": list(options)}
 
 
@@ -481,7 +481,7 @@ async def test_options_that_an_answer_could_confuse_are_refused_and_reported(
     driver: Driver, host: RecordingHost, request_for: MakeRequest
 ) -> None:
     allow, reject = {"optionId": "x", "name": "Allow", "kind": "allow_once"}, {"optionId": "x", "name": "Reject"}
-    asks = request(9, "session/request_permission", _asked_with(allow, reject))
+    asks = request(9, "session/request_permission", _request_params(allow, reject))
     await driver.start(request_for(agent(session_prompt=[asks], answer=[result({}).replace("$ID", "3")])))
     await driver.prompt("m1", "hello", (), lambda: None)
     assert host.questions == []
@@ -512,13 +512,13 @@ async def test_options_without_a_name_or_an_id_are_shown_as_far_as_possible(
 ) -> None:
     named = {"optionId": "y", "name": "Yes", "kind": "allow_once"}
     odd = [named, named, {"optionId": "n", "name": None, "kind": 5}, {"optionId": " ", "name": "Blank"}, None]
-    asks = request(9, "session/request_permission", _asked_with(*odd))
+    asks = request(9, "session/request_permission", _request_params(*odd))
     await driver.start(request_for(agent(session_prompt=[asks], answer=[result({}).replace("$ID", "3")])))
     turn = asyncio.create_task(driver.prompt("m1", "hello", (), lambda: None))
-    (asked, answer), *_ = await eventually_async(lambda: host.questions)
+    (question, answer), *_ = await eventually_async(lambda: host.questions)
     answer.set_result("n")
     await turn
-    assert asked["options"] == [
+    assert question["options"] == [
         {"option_id": "y", "name": "Yes", "kind": "allow_once"},
         {"option_id": "n", "name": "n", "kind": ""},
     ]

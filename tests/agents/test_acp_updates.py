@@ -68,8 +68,10 @@ async def test_conversation_continues_under_the_id_of_the_answer(
     driver: Driver, host: RecordingHost, request_for: MakeRequest, read_by_agent: ReadByAgent
 ) -> None:
     replay = chunk("user", "paint it").replace(SESSION, "fork-2")
-    said = chunk("agent", "answer").replace(SESSION, "fork-2")
-    script = agent(load=True, session_load=[replay, result({"sessionId": "fork-2"})], session_prompt=[said, result({})])
+    answer_chunk = chunk("agent", "answer").replace(SESSION, "fork-2")
+    script = agent(
+        load=True, session_load=[replay, result({"sessionId": "fork-2"})], session_prompt=[answer_chunk, result({})]
+    )
 
     loaded = await driver.start(request_for(script, strategy="native", resume_token=SESSION, expected_requests=1))
     await driver.prompt("m1", "hello", (), lambda: None)
@@ -146,9 +148,9 @@ async def test_permission_names_the_sub_agent_that_asks(
     await driver.start(request_for(agent(session_prompt=lines, answer=answered)))
     turn = asyncio.create_task(driver.prompt("m1", "hello", (), lambda: None))
 
-    (asked, answer), *_ = await eventually_async(lambda: host.questions)
+    (question, answer), *_ = await eventually_async(lambda: host.questions)
 
-    assert asked["tool_call"] == {"tool_call_id": "c1", "sub_agent": "Sub-agent 1"}
+    assert question["tool_call"] == {"tool_call_id": "c1", "sub_agent": "Sub-agent 1"}
     answer.set_result("yes")
     assert await turn == "end_turn"
 

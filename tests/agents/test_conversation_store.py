@@ -169,9 +169,9 @@ def test_kill_loses_and_duplicates_no_acknowledged_entry(store: ConversationStor
 def test_prompt_is_sent_with_as_much_history_as_fits(
     entries: list[tuple[str, str]], limit: int, messages: list[tuple[str, str]], left_out: int
 ) -> None:
-    told = [ConversationEntry(f"m{number}", role, text) for number, (role, text) in enumerate(entries)]
+    earlier_entries = [ConversationEntry(f"m{number}", role, text) for number, (role, text) in enumerate(entries)]
 
-    sent, missing = build_messages(told, limit)
+    sent, missing = build_messages(earlier_entries, limit)
 
     assert ([(message["role"], message["content"]) for message in sent], missing) == (messages, left_out)
 

@@ -46,17 +46,17 @@ async def test_tool_call_ids_are_unique_across_turns(talk: Talk) -> None:
 
 async def test_conversation_has_its_id_before_its_first_message(talk: Talk) -> None:
     started = await talk.start()
-    record, said_unnamed = talk.host.record, []
+    record, unnamed_texts = talk.host.record, []
 
     def watch(kind: str, **body: object) -> int:
         if kind == "message.agent" and not talk.host.tokens:
-            said_unnamed.append(body)
+            unnamed_texts.append(body)
         return record(kind, **body)
 
     talk.host.record = watch  # type: ignore[method-assign]
     await talk.say("remember the word PELICAN")
 
-    assert said_unnamed == []
+    assert unnamed_texts == []
     assert len(set(talk.host.tokens)) == 1
     assert started.resume_token in (None, talk.host.tokens[0])
 

@@ -157,10 +157,10 @@ def test_secret_goes_only_to_hosts_that_the_profile_names(
     AgentProfile.objects.update(secret_hosts={"TOKEN": hosts, "OTHER": ["evil.example"]})
     servers = servers_of_start(fresh(session))
     assert ("t0k3n" in str(servers)) is given
-    [told] = session_status(fresh(session))["mcp_servers"]
+    [server_status] = session_status(fresh(session))["mcp_servers"]
     reason, variables = ("", []) if given else ("secret_withheld", ["TOKEN"])
-    assert (told["reason"], told["variables"]) == (reason, variables)
-    assert ("does not give TOKEN to its host" in left_out_sentence(told)) is not given
+    assert (server_status["reason"], server_status["variables"]) == (reason, variables)
+    assert ("does not give TOKEN to its host" in left_out_sentence(server_status)) is not given
 
 
 def test_profiles_own_servers_get_what_they_refer_to() -> None:

@@ -22,11 +22,11 @@ class BareGets:
     """One ``GET /status`` to each member of a fleet over epoll, without parsing the answers."""
 
     def __init__(self, fleet: Sequence[FakeAgentctl]):
-        self._asked = [(_address(one.url), _request(one)) for one in fleet]
+        self._requests = [(_address(one.url), _request(one)) for one in fleet]
 
     def __call__(self) -> None:
         """Ask all members; raise AssertionError if an answer is not 200."""
-        waiting, connected = iter(self._asked), dict[int, socket.socket]()
+        waiting, connected = iter(self._requests), dict[int, socket.socket]()
         with closing(select.epoll()) as poll:
             for _ in range(AT_ONCE):
                 _ask_next(waiting, connected, poll)

@@ -104,14 +104,14 @@ async def _catch_up(session: TaskSession) -> float:
 
 
 def _check(session: TaskSession, events: Iterable[Mapping[str, Any]]) -> None:
-    told = session.events.order_by("seq").values_list("name", "payload")
-    assert chatty_agent.messages_from_events(told) == chatty_agent.messages_from_updates(events)
+    logged = session.events.order_by("seq").values_list("name", "payload")
+    assert chatty_agent.messages_from_events(logged) == chatty_agent.messages_from_updates(events)
 
 
-def _create_events(session: TaskSession, said: Iterable[Mapping[str, Any]]) -> float:
+def _create_events(session: TaskSession, reported: Iterable[Mapping[str, Any]]) -> float:
     """Return the seconds to create one event for each update, in transactions of as many updates as ours."""
     SessionEvent._base_manager.all().delete()
-    updates, now = list(enumerate(said)), timezone.now()
+    updates, now = list(enumerate(reported)), timezone.now()
     began = time.perf_counter()
     for start in range(0, len(updates), MAX_LINES):
         events = [

@@ -28,9 +28,9 @@ class Listener(AsyncWebsocketConsumer):  # type: ignore[misc]
 
     async def receive(self, **_: Any) -> None:
         """Send to the group."""
-        await self.channel_layer.group_send(GROUP, {"type": "told", "text": FRAME})
+        await self.channel_layer.group_send(GROUP, {"type": "frame_sent", "text": FRAME})
 
-    async def told(self, event: dict[str, Any]) -> None:
+    async def frame_sent(self, event: dict[str, Any]) -> None:
         """Forward the frame."""
         await self.send(text_data=event["text"])
 

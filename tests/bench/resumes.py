@@ -42,7 +42,7 @@ PATIENCE: Final = 90.0
 POLL_INTERVAL: Final = 0.05
 """Seconds between checks, in case a wake-up is lost."""
 WORD: Final = "remember the word heron, answer ok"
-ASKED: Final = "what was the word?"
+QUESTION: Final = "what was the word?"
 
 
 @dataclass
@@ -166,7 +166,7 @@ class KandevSession:
         """Return the seconds from a prompt without a running agent until its answer is in the log."""
         before = Turn.objects.filter(session_id=self.id, state="completed").count()
         began = time.perf_counter()
-        prompts.queue_prompt(self.id, uuid.uuid4().hex, ASKED, self.user)
+        prompts.queue_prompt(self.id, uuid.uuid4().hex, QUESTION, self.user)
         wait_for_commit(lambda: Turn.objects.filter(session_id=self.id, state="completed").count() > before)
         return time.perf_counter() - began
 
@@ -190,7 +190,7 @@ class AcpxSession:
     def prompt(self) -> float:
         """Return the seconds of a prompt, from the start of the command to its end."""
         began = time.perf_counter()
-        assert "heron" in self._run(ASKED)
+        assert "heron" in self._run(QUESTION)
         return time.perf_counter() - began
 
     def _run(self, *words: str) -> str:

@@ -72,7 +72,7 @@ def test_full_disk_of_agentctl_stops_the_turn_until_space_is_free(deployment: De
         assert failed["error_code"] == "disk_full"
         assert "Free some space" in failed["error_message"]
         status = eventually(
-            lambda: (told := session.status())["error_code"] == "disk_full" and told,
+            lambda: (shown := session.status())["error_code"] == "disk_full" and shown,
             describe="the full disk is shown",
         )
         assert "Free some space" in status["error_message"]

@@ -24,8 +24,8 @@ def test_idle_session_sleeps_through_a_restart_until_a_prompt_wakes_it(deploymen
         "running",
         "stopped",
     )
-    told = next(event for event in session.events() if event["name"] == "session.asleep")
-    assert told["payload"]["after"] == 3
+    recorded = next(event for event in session.events() if event["name"] == "session.asleep")
+    assert recorded["payload"]["after"] == 3
     deployment.kill_server()
     deployment.env["KANDEV_IDLE_SLEEP"] = "3600"
     deployment.serve()

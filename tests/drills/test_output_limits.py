@@ -27,8 +27,8 @@ def test_limited_turn_ends_and_counts_what_is_missing_across_restarts(deployment
     assert names.index("session.output.left_out") < names.index("session.run.completed")
     assert {"session.journal_gap", "session.journal_skipped"}.isdisjoint(names)
     messages = chatty_agent.messages_from_events((event["name"], event["payload"]) for event in session.events())
-    told_text = "".join(str(message) for message in messages)
-    assert len(told_text) < 2 * LIMIT + 100_000
+    stored_text = "".join(str(message) for message in messages)
+    assert len(stored_text) < 2 * LIMIT + 100_000
     assert session.status()["output_limit"] == "turn"
     assert session.status()["needs_attention"]
     assert [row["state"] for row in session.prompts()] == ["done"]

@@ -24,8 +24,8 @@ def test_turn_failed_by_an_overloaded_provider_is_retried_across_restarts(
         profile = {"agent_type": "codex", "command": list(agent.argv), "env": dict(agent.env)}
         session = deployment.start_session(PROMPT, profile)
         eventually(lambda: "session.run.retrying" in session.names(), timeout=90, describe="a retry is scheduled")
-        told = next(event for event in session.events() if event["name"] == "session.run.retrying")["payload"]
-        assert (told["attempt"], told["of"], told["error_code"]) == (1, 5, "provider_overloaded"), told
+        recorded = next(event for event in session.events() if event["name"] == "session.run.retrying")["payload"]
+        assert (recorded["attempt"], recorded["of"], recorded["error_code"]) == (1, 5, "provider_overloaded"), recorded
         deployment.kill_server()
         model.release()
         deployment.serve()

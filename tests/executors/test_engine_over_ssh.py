@@ -32,9 +32,9 @@ def install_fake_ssh(directory: Path, monkeypatch: pytest.MonkeyPatch, script: s
     monkeypatch.setenv("PATH", f"{directory}{os.pathsep}{os.environ['PATH']}")
 
 
-@pytest.mark.parametrize(("text", "told"), REFUSALS.values(), ids=REFUSALS)
+@pytest.mark.parametrize(("text", "shown"), REFUSALS.values(), ids=REFUSALS)
 async def test_operators_read_the_error_of_ssh(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, told: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, shown: str
 ) -> None:
     (tmp_path / "said").write_text(text)
     install_fake_ssh(tmp_path, monkeypatch, f"cat {tmp_path}/said >&2; exit 255")
@@ -42,7 +42,7 @@ async def test_operators_read_the_error_of_ssh(
         await RUNTIME.check_availability(CONFIG)
     assert refused.value.message_for_staff == (
         "The Docker engine cannot be reached: the connection over ssh was closed. "
-        f"{told} Its address is {CONFIG['docker_host']}."
+        f"{shown} Its address is {CONFIG['docker_host']}."
     )
     assert "build2" not in refused.value.message
 

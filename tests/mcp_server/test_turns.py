@@ -193,17 +193,17 @@ async def test_wait_ends_when_the_prompt_is_withdrawn(served_world: World, mode:
 
 
 async def test_waiting_call_reports_progress(served_world: World) -> None:
-    session, told = served_world.session, list[tuple[float, str]]()
+    session, reports = served_world.session, list[tuple[float, str]]()
     row = await run_in_database(prompt, session, "queued")
     token, _ = await run_in_database(ApiToken.mint, served_world.member, "an agent", ApiToken.Scope.READ, None)
 
     async def progress(done: float, total: float, text: str) -> None:
-        told.append((total, text))
+        reports.append((total, text))
         await run_in_database(withdraw_prompt, session.id, row.message_id)
 
     request = arguments.WaitForTurnArguments(session_id=session.id, timeout_seconds=120)
     turn = await turns.wait_for_turn(Caller(served_world.member, Principal.of_token(token)), request, progress)
-    assert told == [(120, "The agent asks for permission.")]
+    assert reports == [(120, "The agent asks for permission.")]
     assert turn.outcome == Outcome.WITHDRAWN
 
 

@@ -174,8 +174,8 @@ class Walk:
         self.compare(
             "run: on its page, in the list, under its workflow", state, shown.split(":")[0].strip(), _text(listed)
         )
-        told = self.sessions[0].deployment.api("GET", f"workflow-runs/{run}/")["state"]
-        self.compare("run: on its page, to programs", state.lower(), told)
+        reported = self.sessions[0].deployment.api("GET", f"workflow-runs/{run}/")["state"]
+        self.compare("run: on its page, to programs", state.lower(), reported)
 
     def _counts(self) -> None:
         """Compare the numbers of sessions and running agents wherever they are shown."""

@@ -147,9 +147,9 @@ def test_drill_d_missing_worktree_is_shown_with_its_reason(place: Place, picture
         expect(page.get_by_role("table")).to_contain_text("Move the images")
 
 
-def acknowledged(told: str | bytes) -> list[int]:
+def acknowledged(sent: str | bytes) -> list[int]:
     """Return the seq acknowledged by a frame from the page, in a list; empty for other frames."""
-    frame = json.loads(told)
+    frame = json.loads(sent)
     return [frame["seq"]] if frame["type"] == "ack" else []
 
 

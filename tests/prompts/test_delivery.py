@@ -233,8 +233,8 @@ def test_history_is_sent_until_delivered_and_never_logged_again() -> None:
     assert fresh(session).inject_history
     ingest(session, [journal.line("prompt.delivered", message_id="p1")], lease=None)
     assert not fresh(session).inject_history
-    said = [event.payload["text"] for event in session.events.filter(name="session.message.added").order_by("seq")]
-    assert said == ["do p0", "I did.", "do p1"]
+    spoken = [event.payload["text"] for event in session.events.filter(name="session.message.added").order_by("seq")]
+    assert spoken == ["do p0", "I did.", "do p1"]
 
 
 def test_prompt_without_the_history_does_not_count_as_injection() -> None:

@@ -216,14 +216,14 @@ async def _responses(server: ModelServer, request: web.Request) -> web.StreamRes
     if not body.get("stream"):
         return web.json_response(done)
     where = {"output_index": 0, "content_index": 0, "item_id": item["id"]}
-    said: list[Json] = [
+    text_events: list[Json] = [
         {"type": "response.output_text.delta", **where, "delta": answer},
         {"type": "response.output_text.done", **where, "text": answer},
     ]
     events: list[Json] = [
         {"type": "response.created", "response": {**response, "status": "in_progress", "output": []}},
         {"type": "response.output_item.added", "output_index": 0, "item": {**item, "content": []}},
-        *([] if isinstance(answer, ToolCall) else said),
+        *([] if isinstance(answer, ToolCall) else text_events),
         {"type": "response.output_item.done", "output_index": 0, "item": item},
         {"type": "response.completed", "response": done},
     ]

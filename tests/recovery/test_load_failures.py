@@ -51,7 +51,7 @@ GONE = Outcome(
     ("Try the old conversation again", "Start fresh in this workspace", "Create new session"),
     comes_again=False,
 )
-GONE_BUT_TOLD = Outcome(
+GONE_WITH_HISTORY = Outcome(
     "WAITING_FOR_INPUT",
     "aside",
     "history",
@@ -105,7 +105,7 @@ FAILURES: dict[str, tuple[str, Script | None, str, Outcome]] = {
         "token_rejected",
         GONE,
     ),
-    "gemini twice": ("gemini", load(error(-32603, "No previous sessions found")), "token_rejected", GONE_BUT_TOLD),
+    "gemini twice": ("gemini", load(error(-32603, "No previous sessions found")), "token_rejected", GONE_WITH_HISTORY),
     # errors unrelated to the conversation keep the token and are retried
     "codex internal": ("codex", load(error(-32603, "Internal error")), "handshake_failed", AGAIN),
     "codex busy": ("codex", load(error(-32603, "the database is locked")), "handshake_failed", AGAIN),
@@ -126,7 +126,7 @@ FAILURES: dict[str, tuple[str, Script | None, str, Outcome]] = {
         "token_rejected",
         GONE,
     ),
-    "qwen": ("qwen", load(error(-32002, f"Resource not found: session:{TOKEN}")), "token_rejected", GONE_BUT_TOLD),
+    "qwen": ("qwen", load(error(-32002, f"Resource not found: session:{TOKEN}")), "token_rejected", GONE_WITH_HISTORY),
     "vibe": (
         "mistral_vibe",
         load(error(-32602, f"Session not found: {TOKEN}", {"session_id": TOKEN})),
@@ -188,8 +188,8 @@ def test_failed_load_has_the_expected_result(name: str, tmp_path: Path) -> None:
     kind, script, code, fate = FAILURES[name]
     resume = Resume(tmp_path, kind)
     if name == "gemini twice":
-        said_at = timezone.now() - OFTEN_ERRS
-        change(resume.session, metadata={**resume.session.metadata, REPORTED_GONE: said_at.isoformat()})
+        reported_at = timezone.now() - OFTEN_ERRS
+        change(resume.session, metadata={**resume.session.metadata, REPORTED_GONE: reported_at.isoformat()})
     session = resume.run(script, hangs_in=HANGS_IN.get(name, ""))
 
     receipt = session.receipts.get()

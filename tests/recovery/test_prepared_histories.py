@@ -190,10 +190,10 @@ def test_tool_call_with_too_much_json_is_only_mentioned(monkeypatch: pytest.Monk
     tool = journal.tool("t1", title="read", raw_input={"path": "a" * 2000}, status="completed")
     ingest(session, [*begins, tool, *journal.says("Done."), journal.completes("p0")])
     prepare_history(fresh(session))
-    told = current_history(fresh(session))
-    assert told is not None
-    assert "[TOOL RESULT: tool] (too long to be told)" in told.text
-    assert "aaaa" not in told.text
+    prepared = current_history(fresh(session))
+    assert prepared is not None
+    assert "[TOOL RESULT: tool] (too long to be told)" in prepared.text
+    assert "aaaa" not in prepared.text
 
 
 def test_history_is_not_built_in_a_transaction() -> None:

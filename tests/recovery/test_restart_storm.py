@@ -57,21 +57,21 @@ def counts(url: str) -> dict[str, Any]:
 
 def test_all_sessions_start_a_few_at_a_time_and_report_their_place(url: str, tmp_path: Path) -> None:
     create_lost_sessions(MANY)
-    most, told = 0, []
+    most, places = 0, []
 
     def all_run() -> bool:
         nonlocal most
         most = max(most, Intent.objects.filter(kind="start", done_at=None, by=None).count())
         waits = TaskSession.objects.filter(start_rank__isnull=False).order_by("-start_rank").first()
         if waits is not None:
-            told.append(session_status(waits)["start_wait"])
+            places.append(session_status(waits)["start_wait"])
         return int(counts(url)["up"]) == MANY
 
     with supervisor_process.supervising(url, tmp_path / "log", environment(tmp_path)):
         eventually(all_run, timeout=90, describe="all sessions run")
     assert counts(url)["started"] == MANY
     assert 1 < most <= AT_ONCE
-    befores = [one["before"] for one in told if one is not None]
+    befores = [one["before"] for one in places if one is not None]
     assert max(befores) >= MANY // 2
     moving = befores[befores.index(max(befores)) :]
     assert moving == sorted(moving, reverse=True), "places only get better, so no session is overtaken"

@@ -33,7 +33,7 @@ EDITED: Final[Pages] = {**RECORD, _OBJECT + "change/": staff(200, 200)}
 """Can be edited, but neither added nor deleted; an empty form is shown again with its errors."""
 KEPT: Final[Pages] = {**EDITED, "add/": staff(200, 200), _OBJECT + "delete/": staff(200, 200)}
 """Can be added, edited and deleted by staff."""
-ASKED: Final[Pages] = {**RECORD, "add/": staff(200, 302)}
+REQUESTED_PAGES: Final[Pages] = {**RECORD, "add/": staff(200, 302)}
 """Read-only, but adding one makes a request."""
 GUARDED: Final[Pages] = {
     **dict.fromkeys(("", "add/", _OBJECT + "change/", _OBJECT + "delete/", _OBJECT + "history/"), staff(NO, NO)),
@@ -89,7 +89,7 @@ MODELS: Final[Mapping[str, Pages]] = {
     "sessions_app/supervisor": RECORD,
     "sessions_app/suspension": RECORD,
     "sessions_app/sweepoutcome": RECORD,
-    "sessions_app/sweeprequest": ASKED,
+    "sessions_app/sweeprequest": REQUESTED_PAGES,
     "sessions_app/task": EDITED,
     "sessions_app/tasksession": {**EDITED, **SAYS_NOTHING},
     "sessions_app/teampolicy": {**KEPT, **SAYS_NOTHING},

@@ -85,8 +85,8 @@ def test_journal_gives_the_same_conversation_in_any_batches(seed: int) -> None:
         ingest(pieces, batch)
     assert visible_state(whole) == visible_state(pieces)
     for session in (whole, pieces):
-        said = "".join(text for role, text, _, _ in conversation(session) if role == "agent")
-        assert said == "".join(line["text"] for line in lines if line["kind"] == JournalKind.MESSAGE_AGENT)
+        agent_text = "".join(text for role, text, _, _ in conversation(session) if role == "agent")
+        assert agent_text == "".join(line["text"] for line in lines if line["kind"] == JournalKind.MESSAGE_AGENT)
         assert conversation_from_events(session) == [(role, text) for role, text, _, _ in conversation(session)]
 
 

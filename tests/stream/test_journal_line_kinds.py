@@ -122,15 +122,15 @@ def in_mid_turn(journal: Journal) -> TaskSession:
 
 
 @pytest.mark.parametrize(
-    ("kind", "body", "said", "state"), TABLE, ids=[f"{line[0]}-{number}" for number, line in enumerate(TABLE)]
+    ("kind", "body", "recorded", "state"), TABLE, ids=[f"{line[0]}-{number}" for number, line in enumerate(TABLE)]
 )
 def test_journal_line_produces_these_events_and_this_state(
-    kind: JournalKind, body: dict[str, Any], said: tuple[str, ...], state: str
+    kind: JournalKind, body: dict[str, Any], recorded: tuple[str, ...], state: str
 ) -> None:
     journal = Journal()
     session = in_mid_turn(journal)
     ingest(session, [journal.line(kind, **body)])
-    assert tuple(names(session, after=session.last_seq)) == said
+    assert tuple(names(session, after=session.last_seq)) == recorded
     assert fresh(session).state == state
     assert execution_of(session).journal_seq == journal.seq
 

@@ -67,8 +67,8 @@ def test_output_beyond_the_limit_of_a_turn_is_left_out_and_counted() -> None:
     for _ in range(10):
         ingest(session, journal.says(BIG))
     assert LIMIT - len(BIG) < stored_text(session) <= LIMIT
-    (told,) = texts_of(session)
-    assert "has reached the limit" in told and "KANDEV_TURN_OUTPUT_LIMIT" in told
+    (notice,) = texts_of(session)
+    assert "has reached the limit" in notice and "KANDEV_TURN_OUTPUT_LIMIT" in notice
     assert session_status(fresh(session))["output_limit"] == "turn"
     assert AttentionItem.objects.get(kind="output_limit").resolved_at is None
     ingest(session, [journal.completes("m1")])

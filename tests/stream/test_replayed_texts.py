@@ -21,7 +21,7 @@ def replayed(journal: Journal, text: str) -> Line:
     return {**line, "may_be_replayed": True}
 
 
-def session_that_said(*texts: str) -> tuple[TaskSession, Journal]:
+def session_with_texts(*texts: str) -> tuple[TaskSession, Journal]:
     session, journal = running_session(), Journal()
     for number, text in enumerate(texts):
         turn = f"m{number}"
@@ -34,7 +34,7 @@ def agent_texts(session: TaskSession) -> list[str]:
 
 
 def test_conversation_is_read_once_for_all_replayed_lines_of_a_batch() -> None:
-    session, journal = session_that_said("first text", "second text")
+    session, journal = session_with_texts("first text", "second text")
     with CaptureQueriesContext(connection) as queries:
         ingest(session, [replayed(journal, text) for text in ("first text", "second text", "first text")])
     reading = [query for query in queries if f"LIMIT {RECENT_MESSAGES}" in query["sql"]]
@@ -43,14 +43,14 @@ def test_conversation_is_read_once_for_all_replayed_lines_of_a_batch() -> None:
 
 
 def test_new_text_is_stored_although_it_may_be_replayed() -> None:
-    session, journal = session_that_said("first text")
+    session, journal = session_with_texts("first text")
     ingest(session, [replayed(journal, "another text")])
     assert agent_texts(session) == ["first text", "another text"]
 
 
 def test_only_the_newest_texts_are_searched(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(conversations, "RECENT_CHARS", 1_000)
-    session, journal = session_that_said("old text", "x" * 2_000, "new text")
+    session, journal = session_with_texts("old text", "x" * 2_000, "new text")
     ingest(session, [replayed(journal, "new text")])
     assert agent_texts(session) == ["old text", "x" * 2_000, "new text"]
     ingest(session, [replayed(journal, "old text")])

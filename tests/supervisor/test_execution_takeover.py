@@ -109,11 +109,11 @@ def test_concurrently_changed_row_does_not_affect_other_takeovers(overtaken: Tas
 
 def test_taking_many_needs_as_many_queries_as_taking_one() -> None:
     alone, *many = (session_with() for _ in range(11))
-    with database_dump.counting() as asked_for_one:
+    with database_dump.counting() as queries_for_one:
         assert all(take_over(alone))
-    with database_dump.counting() as asked_for_many:
+    with database_dump.counting() as queries_for_many:
         assert all(take_over(*many))
-    assert len(asked_for_many) == len(asked_for_one)
+    assert len(queries_for_many) == len(queries_for_one)
 
 
 def test_unreadable_row_does_not_stop_the_others(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -81,7 +81,7 @@ class LoadsWithoutReplay(FaultyAgent):
 
     def answer(self, turn: Turn, text: str) -> None:
         """Quote the last request if asked to; otherwise answer as the demo agent."""
-        user_texts = [said for role, said in turn.conversation.entries() if role == "user"]
+        user_texts = [spoken for role, spoken in turn.conversation.entries() if role == "user"]
         if "Quote the last request" in text and len(user_texts) > 1:
             turn.say(f"“{user_texts[-2]}”")
         else:
@@ -160,9 +160,9 @@ class Floods(FaultyAgent):
 
     def answer(self, turn: Turn, text: str) -> None:
         for number in range(1, self.options.count + 1):
-            said = f"{number} ".ljust(self.options.size, ".")
-            turn.conversation.log_said(said)
-            turn.update("agent_message_chunk", content={"type": "text", "text": said})
+            spoken = f"{number} ".ljust(self.options.size, ".")
+            turn.conversation.log_said(spoken)
+            turn.update("agent_message_chunk", content={"type": "text", "text": spoken})
 
 
 class Garbage(FaultyAgent):

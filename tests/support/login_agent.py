@@ -33,7 +33,7 @@ class LoginAgent(DemoAgent):
 
     def __init__(self, home: Path):
         super().__init__(home)
-        self._mark, self._asked = home / "logged-in", home / "asked-to-log-in"
+        self._mark, self._requests = home / "logged-in", home / "asked-to-log-in"
         self._methods, self._login_request = _METHODS, None
 
     def receive(self, message: dict[str, Any]) -> None:
@@ -73,7 +73,7 @@ class LoginAgent(DemoAgent):
         if params.get("methodId") != "demo":
             raise RpcError(-32602, "Invalid params: there is no such way to log in")
         self.home.mkdir(parents=True, exist_ok=True, mode=0o700)
-        with self._asked.open("a", encoding="utf-8") as file:
+        with self._requests.open("a", encoding="utf-8") as file:
             file.write(f"{self._login_request}\n")
         if "--login-hangs" in sys.argv:
             threading.Event().wait()

@@ -105,24 +105,24 @@ def test_interrupted_prompt_is_settled_by_its_delivery_state(state: str, after: 
     assert prompt_states(session)["p1"] == after
 
 
-CONTINUED, TOLD, NEITHER = "continued", "told", "neither"
+CONTINUED, INFORMED, NEITHER = "continued", "told", "neither"
 
 
 @pytest.mark.parametrize(
     ("fields", "deployment", "delivered", "queued", "outcome"),
     [
         ({"policy": "auto"}, "", True, "", CONTINUED),
-        ({"policy": "working"}, "", True, "", TOLD),
-        ({"policy": "on_open"}, "", True, "", TOLD),
-        ({"policy": "manual"}, "", True, "", TOLD),
-        ({"policy": "auto"}, "off", True, "", TOLD),
+        ({"policy": "working"}, "", True, "", INFORMED),
+        ({"policy": "on_open"}, "", True, "", INFORMED),
+        ({"policy": "manual"}, "", True, "", INFORMED),
+        ({"policy": "auto"}, "off", True, "", INFORMED),
         ({"policy": "manual"}, "on", True, "", CONTINUED),
-        ({"policy": "auto", "continue_prompts": False}, "on", True, "", TOLD),
+        ({"policy": "auto", "continue_prompts": False}, "on", True, "", INFORMED),
         ({"policy": "manual", "continue_prompts": True}, "off", True, "", CONTINUED),
         ({"policy": "auto"}, "", False, "", NEITHER),
-        ({"policy": "auto", "stopped_by_user": True}, "", True, "", TOLD),
-        ({"policy": "auto"}, "", True, "user", TOLD),
-        ({"policy": "manual"}, "", True, "user", TOLD),
+        ({"policy": "auto", "stopped_by_user": True}, "", True, "", INFORMED),
+        ({"policy": "auto"}, "", True, "user", INFORMED),
+        ({"policy": "manual"}, "", True, "user", INFORMED),
         ({"policy": "auto"}, "", True, "wait", CONTINUED),
     ],
 )
@@ -133,7 +133,7 @@ def test_interruption_is_continued_or_described_or_neither(
     session = interrupted_session(delivered, queued, **fields)
     made = Prompt.objects.filter(session=session, kind="continue").exists()
     kept = prompts.unfinished_of(session) is not None
-    assert {(True, True): CONTINUED, (False, True): TOLD, (False, False): NEITHER}[made, kept] == outcome
+    assert {(True, True): CONTINUED, (False, True): INFORMED, (False, False): NEITHER}[made, kept] == outcome
 
 
 def test_continue_prompt_has_the_run_id_and_lists_lost_work() -> None:
@@ -144,8 +144,8 @@ def test_continue_prompt_has_the_run_id_and_lists_lost_work() -> None:
     assert session.prompts.get(message_id="p1").continued_by == row
     for line in ("Faster parser", "> write it", "- rm -r build"):
         assert line in row.text
-    names_said = names(session)
-    assert names_said.index("session.run.interrupted") < names_said.index("session.prompt.queued")
+    recorded = names(session)
+    assert recorded.index("session.run.interrupted") < recorded.index("session.prompt.queued")
 
 
 def test_next_prompt_describes_the_interrupted_request() -> None:

@@ -113,8 +113,8 @@ def test_retry_has_the_files_of_the_prompt_unless_the_agent_has_them(did_somethi
 
 def test_retry_is_shown_in_log_conversation_and_status() -> None:
     session = failed_turn(journal=Journal())
-    said = last_payload(session, "session.run.retrying")
-    assert (said["attempt"], said["of"], said["error_code"]) == (1, 5, "provider_overloaded")
+    recorded = last_payload(session, "session.run.retrying")
+    assert (recorded["attempt"], recorded["of"], recorded["error_code"]) == (1, 5, "provider_overloaded")
     role, text, payload, _ = conversation(session)[-1]
     assert (role, payload["level"]) == ("status", "warning")
     assert OVERLOADED in text
@@ -124,7 +124,7 @@ def test_retry_is_shown_in_log_conversation_and_status() -> None:
         "message_id": queued_retry(session).message_id,
         "attempt": 1,
         "of": 5,
-        "at": said["at"],
+        "at": recorded["at"],
         "error_code": "provider_overloaded",
         "error_message": OVERLOADED,
         "text": "The model’s provider is overloaded.",

@@ -17,10 +17,10 @@ from tests.supervisor.commands import environment
 from tests.supervisor.rows import make_user, names, running_session
 
 PROCESSES, THREADS = 5, 10
-Told = tuple[str, int, dict[str, Any]]
+Redemption = tuple[str, int, dict[str, Any]]
 
 
-def redeem_at_once(data_dir: Path, key: str) -> list[Told]:
+def redeem_at_once(data_dir: Path, key: str) -> list[Redemption]:
     """Return (idempotency key, status, body) of every redemption."""
     env = environment(data_dir) | {"DJANGO_SETTINGS_MODULE": "kandev.settings", "KANDEV_ALLOWED_HOSTS": "testserver"}
     command = [sys.executable, "-m", "tests.waits.redeemer", key]

@@ -23,9 +23,9 @@ Answer = Callable[[list[str]], str]
 
 @dataclass
 class Agents:
-    """Fake agent sessions; ``told`` has the prompts of each, in the order in which the sessions started."""
+    """Fake agent sessions; ``prompts`` has those of each, in the order in which the sessions started."""
 
-    answer: Answer = lambda told: told[-1]
+    answer: Answer = lambda prompts: prompts[-1]
     prompts: dict[str, list[str]] = field(default_factory=dict)
 
     def work(self, request: Mapping[str, Any]) -> dict[str, Any]:

@@ -32,7 +32,7 @@ from tests.supervisor.commands import environment
 from tests.waiting import eventually
 
 EXAMPLES = ROOT / "docs/examples/workflows"
-TOLD = """\
+COMPOSED = """\
 {version: 3, metadata: {name: Told},
  nodes: [{id: start, type: trigger},
          {id: part, type: component, data: {workflowPath: part.yaml}}],
@@ -67,19 +67,19 @@ def command(directory: Path, *args: str) -> subprocess.CompletedProcess[str]:
 def test_file_runs_without_server_and_prints_one_document(tmp_path: Path) -> None:
     data = tmp_path / "data"
     for name, text in (
-        ("told.yaml", TOLD),
+        ("composed.yaml", COMPOSED),
         ("part.yaml", PART),
         ("fails.yaml", FAILS),
         ("bad.yaml", "nodes: ["),
         ("named.yaml", NAMED),
     ):
         (tmp_path / name).write_text(text)
-    without = command(data, "run_workflow", str(tmp_path / "told.yaml"))
+    without = command(data, "run_workflow", str(tmp_path / "composed.yaml"))
     assert (without.returncode, "the database does not exist yet" in without.stderr) == (2, True)
     copy_migrated(data / EMBEDDED_NAME)
     assert command(data, "create_demo").returncode == 0
 
-    done = command(data, "run_workflow", str(tmp_path / "told.yaml"), "--input", "Hello", "--json")
+    done = command(data, "run_workflow", str(tmp_path / "composed.yaml"), "--input", "Hello", "--json")
     assert done.returncode == 0, done.stderr
     document = json.loads(done.stdout)
     assert (document["state"], document["trigger"], document["inputs"]["text"]) == ("succeeded", "command", "Hello")
@@ -121,9 +121,9 @@ def test_shipped_examples_run_unchanged_on_a_fresh_installation(tmp_path: Path) 
 
     done = command(data, "run_workflow", str(EXAMPLES / "review-until-approved.yaml"), "--json")
     assert done.returncode == 0, done.stderr
-    told = {one["path"]: one for one in json.loads(done.stdout)["nodes"]}
-    assert told["review"]["outputs"]["iterations"] == 1
-    assert "haiku" in told["review"]["outputs"]["result"]
+    reported = {one["path"]: one for one in json.loads(done.stdout)["nodes"]}
+    assert reported["review"]["outputs"]["iterations"] == 1
+    assert "haiku" in reported["review"]["outputs"]["result"]
 
 
 @pytest.mark.parametrize(

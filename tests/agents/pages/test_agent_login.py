@@ -31,7 +31,7 @@ METHODS: Final = [
     {"id": "terminal", "name": "Terminal", "type": "terminal", "args": ["--log-in", "a b;c"]},
     {"id": "key", "name": "Key", "type": "env_var", "vars": [{"name": "API_KEY"}], "link": "https://example.org/keys"},
 ]
-TOLD: Final[Mapping[str, Any]] = {
+REPORTED_BY_AGENT: Final[Mapping[str, Any]] = {
     "agent": {"name": "demo", "version": "0.9"},
     "auth": {"methods": METHODS, "logout": True},
 }
@@ -68,7 +68,9 @@ def begin(session: TaskSession) -> None:
 
 def fail(session: TaskSession, **reported: Any) -> TaskSession:
     """Fail the open start because the agent is not logged in."""
-    failure = StartFailure("auth_required", "the agent wants a login", permanent=True, told={**TOLD, **reported})
+    failure = StartFailure(
+        "auth_required", "the agent wants a login", permanent=True, told={**REPORTED_BY_AGENT, **reported}
+    )
     intent = session.intents.get(kind=IntentKind.START, done_at=None)
     write_start_failure(session.id, intent.id, None, failure)
     session.refresh_from_db()

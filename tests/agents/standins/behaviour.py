@@ -112,8 +112,8 @@ def answer(memory: Memory, prompt: str, out: Output) -> bool:
 def _by_script(memory: Memory, prompt: str) -> str:
     turn = len(memory.words())
     memory.keep([*memory.words(), prompt])
-    told = next((answer for words, answer in SCRIPT["if"] if words in prompt), None)
-    return str(told or SCRIPT["says"][min(turn, len(SCRIPT["says"]) - 1)])
+    scripted = next((answer for words, answer in SCRIPT["if"] if words in prompt), None)
+    return str(scripted or SCRIPT["says"][min(turn, len(SCRIPT["says"]) - 1)])
 
 
 def _remember(memory: Memory, out: Output, words: list[str]) -> None:

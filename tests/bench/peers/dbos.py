@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from tests import postgresql
 from tests.bench.figures import Figure
-from tests.bench.peers.programs import run_until_told
+from tests.bench.peers.programs import run_until_report
 from tests.bench.restarts import fleet_to_attach
 from tests.bench.world import World
 from tests.environment import DATABASE_URL
@@ -33,5 +33,5 @@ def of_recoveries(world: World, count: int, rounds: int, *, limited: bool) -> li
 def _recovery(home: Path, count: int) -> dict[str, Any]:
     """Kill an application while all of its workflows wait, restart it, and return its report."""
     database = postgresql.new_database(os.environ[DATABASE_URL]).replace("postgres://", "postgresql+psycopg://", 1)
-    run_until_told(home, PROGRAM, "start", database, str(count))
-    return run_until_told(home, PROGRAM, "recover", database, str(count))
+    run_until_report(home, PROGRAM, "start", database, str(count))
+    return run_until_report(home, PROGRAM, "recover", database, str(count))

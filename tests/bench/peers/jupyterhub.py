@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 from sessions_app.supervisor.execution_registry import ExecutionRegistry
 from tests.bench.composite import sweep_and_store
 from tests.bench.figures import Figure, seconds_of
-from tests.bench.peers.programs import command, run_until_told
+from tests.bench.peers.programs import command, run_until_report
 from tests.bench.world import World, fleet_of
 from tests.support.fake_agentctl import FakeAgentctl
 
@@ -56,6 +56,6 @@ def _check(home: Path, count: int) -> dict[str, Any]:
     """Start a hub with a copy of the database, and kill it after it has checked its servers; return its report."""
     database = home / "hub.sqlite"
     shutil.copy(home / "seed.sqlite", database)
-    report = run_until_told(home, PROGRAM, "check", f"sqlite:///{database}")
+    report = run_until_report(home, PROGRAM, "check", f"sqlite:///{database}")
     assert report["running"] == count, f"{report['running']} of {count} servers were found running"
     return report

@@ -15,7 +15,7 @@ def command(program: Path, *words: str) -> list[str]:
     return [str(PYTHON_OF_PEERS), "-P", str(program), *words]
 
 
-def run_until_told(home: Path, program: Path, *words: str) -> dict[str, Any]:
+def run_until_report(home: Path, program: Path, *words: str) -> dict[str, Any]:
     """Run a program until it prints a line of JSON, kill it with SIGKILL, and return the parsed line."""
     log = home / f"{program.stem}.log"
     quiet, pipe = subprocess.DEVNULL, subprocess.PIPE

@@ -232,15 +232,15 @@ def test_start_of_the_workspace_alone_announces_no_agent(ada: Client, world: Wor
 
 
 @pytest.mark.parametrize(
-    ("agent_type", "mode", "is_said"),
+    ("agent_type", "mode", "is_shown"),
     [("pi", "ask", True), ("kilo", "ask", True), ("pi", "auto_approve", False), ("custom_acp", "ask", False)],
 )
 def test_page_says_that_an_agent_never_asks(
-    agent_type: str, mode: str, is_said: bool, ada: Client, world: World
+    agent_type: str, mode: str, is_shown: bool, ada: Client, world: World
 ) -> None:
     session = world.resting_session(resume_token="t")
     AgentProfile.objects.update(agent_type=agent_type, permission_mode=mode)
-    assert ("was observed to run tools without asking" in page(ada, session)) is is_said
+    assert ("was observed to run tools without asking" in page(ada, session)) is is_shown
 
 
 def test_mismatch_is_explained_in_the_same_words_everywhere(ada: Client, world: World) -> None:

@@ -106,10 +106,10 @@ async def test_resume_writes_a_start_intent_and_returns_the_status(world: World,
 async def test_refused_resume_returns_the_error_of_the_api(world: World, socket: Socket) -> None:
     request = {"mode": "auto"}
     await run_in_database(lambda: TaskSession.objects.filter(id=world.session.id).update(state="COMPLETED"))
-    told = await socket.ask("task.session.resume", request)
+    reply = await socket.ask("task.session.resume", request)
     answer = await run_in_database(lambda: client_of(world.member).post(world.url("resume/"), request, format="json"))
     assert answer.status_code == 409
-    assert told["error"] == answer.json()
+    assert reply["error"] == answer.json()
 
 
 async def test_cancel_without_a_turn_cancels_nothing(socket: Socket) -> None:
