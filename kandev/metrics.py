@@ -18,6 +18,7 @@ from django.db import Error
 from django.db.models import Count, F
 from django.db.models.functions import Now
 from django.http import HttpRequest, HttpResponse
+from django.utils import timezone
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_safe
 from django_q.models import OrmQ
@@ -40,6 +41,7 @@ from sessions_app.metrics import models as metric_counts
 from sessions_app.metrics.counters import BUCKETS, RESUME_BUCKETS
 from sessions_app.models import Chore, Orphaned, Prompt, Supervisor, TaskSession
 from sessions_app.recovery.rules.verification import ReceiptKind
+from sessions_app.waits.reader import count_waits
 
 Kind = Literal["counter", "gauge", "histogram"]
 
@@ -130,6 +132,13 @@ _METRICS: Final = (
     Metric("kandev_session_errors", "gauge", "Sessions that currently show an error, by error code.", ("code",)),
     Metric("kandev_executions", "gauge", "Executions by runtime and status.", ("runtime", "status")),
     Metric("kandev_prompts", "gauge", "Open prompts by state: queued, sending, held …", ("state",)),
+    Metric("kandev_waits", "gauge", "Open waits by kind: permission, question, external …", ("wait",)),
+    Metric(
+        "kandev_wait_oldest_age_seconds",
+        "gauge",
+        "For how long the oldest open wait of each kind has been open; 0 without one.",
+        ("wait",),
+    ),
     Metric("kandev_supervisors", "gauge", "Supervisors that are alive."),
     Metric("kandev_supervisors_swept", "gauge", "Supervisors that are alive and have completed their first sweep."),
     Metric("kandev_worker_queue", "gauge", "Background jobs that are waiting for a worker."),
@@ -181,7 +190,7 @@ PROMPT_STATES_COUNTED: Final = (
 
 
 def collect_metrics() -> Readings:
-    """Read all metrics from the database, with 15 queries whatever its size."""
+    """Read all metrics from the database, with 15 queries, and one for each kind of wait, whatever its size."""
     found: defaultdict[tuple[str, tuple[tuple[str, str], ...]], float] = defaultdict(float)
     with one_snapshot():  # else a session that is deleted meanwhile would be counted twice
         counts = list(_collect_all())
@@ -200,6 +209,7 @@ def _collect_all() -> Iterator[metric_counts.Count]:
         for labels, value in numbers:
             yield name, labels, value
     yield from _sessions()
+    yield from _waits()
     yield from _executions()
     yield from _processes()
     yield from _maintenance_jobs()
@@ -227,6 +237,17 @@ def _sessions() -> Iterator[metric_counts.Count]:
     open_ones = Prompt.objects.filter(state__in=PROMPT_STATES_COUNTED).order_by()
     for state, number in open_ones.values_list("state").annotate(n=Count("id")):
         yield "kandev_prompts", {"state": state}, number
+
+
+def _waits() -> Iterator[metric_counts.Count]:
+    now = timezone.now()
+    for found in count_waits():
+        labels = {"wait": found.kind}
+        yield "kandev_waits", labels, found.count
+        age = 0.0
+        if found.oldest is not None:
+            age = max((now - found.oldest).total_seconds(), 0.0)
+        yield "kandev_wait_oldest_age_seconds", labels, age
 
 
 def _executions() -> Iterator[metric_counts.Count]:

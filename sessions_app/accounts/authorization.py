@@ -5,8 +5,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from django.contrib.auth.models import Group, Permission, User
-from django.db.models import QuerySet
+from django.db.models import Exists, OuterRef, QuerySet
 
 from executors_app.models import Executor
 from executors_app.plugins import UnknownPlugin
@@ -29,6 +31,15 @@ def may_write(user: User, team: Group | int) -> bool:
     if isinstance(team, Group):
         team = team.pk
     return writable_teams(user).filter(id=team).exists()
+
+
+def writers_among(users: Collection[int]) -> set[tuple[int, int]]:
+    """Return (user, team) for each team in which one of these users is active and more than a viewer; one query."""
+    if not users:
+        return set()
+    members = User.groups.through.objects.filter(user_id__in=users, user__is_active=True)
+    viewers = TeamRole.objects.filter(user=OuterRef("user_id"), team=OuterRef("group_id"), role=TeamRole.Role.VIEWER)
+    return set(members.exclude(Exists(viewers)).values_list("user_id", "group_id"))
 
 
 def may_write_session(user: User, session: TaskSession) -> bool:

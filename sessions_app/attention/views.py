@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import uuid
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -21,10 +22,14 @@ from sessions_app.attention.services.wording import word_items
 from sessions_app.models import AttentionItem, Task
 from sessions_app.pages.shortcuts import redirect_back
 from sessions_app.sessions.rules.situation_facts import Label
+from sessions_app.waits.reader import waits_of_items, waits_without_item
+from sessions_app.waits.rules.open_waits import OpenWaitRecord
 from sessions_app.workflows.models import Workflow
 
 MAX_ITEMS_SHOWN: Final = 200
 """Maximum number of items on the page."""
+MAX_WAITS_SHOWN: Final = 20
+"""Maximum number of other waits on the page, which links to the page of all."""
 ITEM_MARKS: Final = {"acknowledge": inbox.acknowledge_item, "dismiss": inbox.dismiss_item}
 
 
@@ -43,6 +48,8 @@ def inbox_context(request: UserHttpRequest) -> dict[str, Any]:
         rows = rows.filter(inbox.own_items(request.user))
     items = list(rows[: MAX_ITEMS_SHOWN + 1])
     word_items(items[:MAX_ITEMS_SHOWN])
+    waits = waits_of_items(items[:MAX_ITEMS_SHOWN])
+    only_own = {"session__owner": request.user.pk} if mine else {}
     new_items = [item for item in items[:MAX_ITEMS_SHOWN] if item.acknowledged_at is None]  # type: ignore[attr-defined]
     seen_items = [item for item in items[:MAX_ITEMS_SHOWN] if item.acknowledged_at is not None]  # type: ignore[attr-defined]
     review_count = sum(item.kind in LOOK_KINDS for item in new_items)
@@ -52,12 +59,13 @@ def inbox_context(request: UserHttpRequest) -> dict[str, Any]:
     return {
         "mine": mine,
         "query": query,
-        "new_groups": _group_items(new_items),
+        "new_groups": _group_items(new_items, waits),
         "action_count": len(new_items) - review_count,
         "review_count": review_count,
-        "seen_groups": _group_items(seen_items),
+        "seen_groups": _group_items(seen_items, waits),
         "seen_count": len(seen_items),
         "is_cut": len(items) > MAX_ITEMS_SHOWN,
+        "other_waits": waits_without_item(request.user, MAX_WAITS_SHOWN, **only_own),
     }
 
 
@@ -67,6 +75,8 @@ class ItemCard:
 
     item: Any
     """With the annotations of ``visible_items``."""
+    wait: OpenWaitRecord | None = None
+    """The open wait that it is about."""
 
     @property
     def label(self) -> Label:
@@ -99,12 +109,12 @@ class ItemGroup:
         return first.url
 
 
-def _group_items(items: list[AttentionItem]) -> list[ItemGroup]:
+def _group_items(items: list[AttentionItem], waits: Mapping[str, OpenWaitRecord]) -> list[ItemGroup]:
     """Group items by task or workflow; groups are in the order of their first item."""
     groups: dict[uuid.UUID, ItemGroup] = {}
     for item in items:
         group = groups.setdefault(item.about.pk, ItemGroup(item.about, []))
-        group.cards.append(ItemCard(item))
+        group.cards.append(ItemCard(item, waits.get(item.key)))
     return list(groups.values())
 
 

@@ -32,6 +32,8 @@ from sessions_app.notifications import webhooks
 from sessions_app.notifications.models import DeliveredItem, Delivery, NotificationSettings, Webhook
 from sessions_app.notifications.round_lock import round_lock
 from sessions_app.redaction.visible_text import make_visible
+from sessions_app.waits.reader import waits_of_items, waits_without_item
+from sessions_app.waits.rules.open_waits import OpenWaitRecord
 
 EMAIL_FOOTER = "You get this e-mail because you enabled notifications. To change this, go to {link}"
 LINK_FALLBACK = "your notification settings"
@@ -40,6 +42,7 @@ LINK_FALLBACK = "your notification settings"
 def render_email(items: Sequence[AttentionItem]) -> dict[str, str]:
     """Return subject and text of one e-mail about all these items."""
     word_items(items)
+    waits = waits_of_items(items)
     if len(items) == 1:
         subject = f"{items[0].what}: {items[0].title}"
     else:
@@ -49,7 +52,7 @@ def render_email(items: Sequence[AttentionItem]) -> dict[str, str]:
             subject += f" in {count} tasks"
         elif count > 1:
             subject += f" in {count} tasks and workflows"
-    parts = [_render_item(item) for item in items]
+    parts = [_render_item(item, waits.get(item.key)) for item in items]
     parts.append(EMAIL_FOOTER.format(link=absolute_url("/settings/notifications/") or LINK_FALLBACK))
     return _message(f"[Kandev] {subject}", "\n\n".join(parts) + "\n")
 
@@ -66,7 +69,11 @@ def render_test_email() -> dict[str, str]:
     return {"subject": "[Kandev] Test message", "text": text.format(link=where)}
 
 
-def _render_item(item: AttentionItem) -> str:
+def _render_wait(wait: OpenWaitRecord) -> str:
+    return f"- {_one_line(wait.task_title)}: {_one_line(wait.reason)} ({wait.sentence})"
+
+
+def _render_item(item: AttentionItem, wait: OpenWaitRecord | None) -> str:
     subject = "Workflow"
     if item.workflow is None:
         subject = "Task"
@@ -76,14 +83,16 @@ def _render_item(item: AttentionItem) -> str:
         f"Why: {item.why}",
         f"Next: {item.next_step}",
     ]
+    if wait is not None:
+        lines.append(f"Wait: {wait.sentence}. {wait.wake_up}")
     url = absolute_url(item.path)
     if url:
         lines.append(url)
     return "\n".join(lines)
 
 
-def webhook_payload(item: AttentionItem, delivery_id: str) -> dict[str, Any]:
-    """Return the body of a webhook request about one item.
+def webhook_payload(item: AttentionItem, delivery_id: str, wait: OpenWaitRecord | None = None) -> dict[str, Any]:
+    """Return the body of a webhook request about one item, and about the open ``wait`` that it is about, if it is.
 
     ``session_id`` and ``task`` are null if the item is about a workflow.
     """
@@ -109,10 +118,25 @@ def webhook_payload(item: AttentionItem, delivery_id: str) -> dict[str, Any]:
             "created_at": item.created_at.isoformat(),
             "url": absolute_url(item.path) or item.path,
         },
+        "wait": _wait_data(wait),
         "session_id": session_id,
         "task": task,
         "workflow": workflow,
         "team": item.about.team.name,
+    }
+
+
+def _wait_data(wait: OpenWaitRecord | None) -> dict[str, Any] | None:
+    if wait is None:
+        return None
+    return {
+        "kind": wait.kind,
+        "id": wait.id,
+        "since": wait.since.isoformat(),
+        "deadline": wait.deadline.isoformat() if wait.deadline else None,
+        "owner": str(wait.actor),
+        "owner_name": wait.actor_name,
+        "wake_up": wait.wake_up,
     }
 
 
@@ -140,6 +164,8 @@ CLAIM_TIMEOUT: Final = timedelta(minutes=5)
 """After this time an attempt whose result is unknown is repeated: its worker may have died."""
 MAX_CONCURRENT_DELIVERIES: Final = 100
 """Maximum number of items in one e-mail, and of deliveries in one round."""
+MAX_OTHER_WAITS: Final = 10
+"""Maximum number of waits that an e-mail names although they need nobody."""
 MAX_ROUND_SECONDS: Final = 30.0
 """Seconds after which a round starts no other delivery, so that it ends before the next one begins."""
 MAX_CALLS: Final = 16
@@ -252,10 +278,11 @@ def _plan_webhook(hook: Webhook) -> int:
     new = _undelivered_items(_items_for(hook), target, hook.kinds).filter(created_at__gte=hook.created_at)
     items = list(new[:MAX_CONCURRENT_DELIVERIES])
     word_items(items)
+    waits = waits_of_items(items)
     made = 0
     for item in items:
         delivery = Delivery(channel="webhook", webhook=hook)
-        delivery.payload = webhook_payload(item, str(delivery.id))
+        delivery.payload = webhook_payload(item, str(delivery.id), waits.get(item.key))
         with transaction.atomic():
             delivery.save(force_insert=True)
             made += _add_delivered_items(delivery, [item], target)
@@ -453,7 +480,7 @@ def _build_call(row: Delivery) -> Callable[[], None]:
         assert row.user is not None  # noqa: S101
         content = row.payload
         if not row.is_test:
-            content = _visible_items_only(row)
+            content = _add_other_waits(_visible_items_only(row), row.user)
         message = EmailMessage(content["subject"], content["text"], None, [row.user.email])
         return lambda: _send_email(message)
     assert row.webhook is not None  # noqa: S101
@@ -479,6 +506,19 @@ def _visible_items_only(row: Delivery) -> dict[str, str]:
     if len(seen) == row.items.count():
         return payload
     return render_email(seen)
+
+
+def _add_other_waits(content: dict[str, str], user: User) -> dict[str, str]:
+    """Name the open waits that no item is about, before the footer. Only now, as the user may see them now."""
+    columns = {}
+    if NotificationSettings.objects.filter(user=user, only_mine=True).exists():
+        columns = {"session__owner": user.pk}
+    others = waits_without_item(user, MAX_OTHER_WAITS, **columns)
+    if not others:
+        return content
+    text, footer = content["text"].rsplit("\n\n", 1)
+    waits = make_visible("\n".join(["Open waits that need nobody now:", *map(_render_wait, others)]))
+    return {**content, "text": f"{text}\n\n{waits}\n\n{footer}"}
 
 
 def _record_failure(row: Delivery, error: str, *, permanent: bool = False) -> None:

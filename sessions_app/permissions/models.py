@@ -59,7 +59,12 @@ class PermissionRequest(TeamModel):
     class Meta(TeamModel.Meta):
         db_table = "session_permissions"
         ordering = ("requested_at", "id")
-        indexes = (models.Index(fields=("session", "state"), name="permission_open"),)
+        indexes = (
+            models.Index(fields=("session", "state"), name="permission_open"),
+            models.Index(
+                fields=("requested_at",), name="permission_unsettled", condition=models.Q(settled_at__isnull=True)
+            ),
+        )
 
     def __str__(self) -> str:
         return f"{self.kind} {self.id[:8]} ({self.state})"

@@ -78,7 +78,10 @@ class Turn(TeamModel):
                 name="one_open_run_per_session",
             ),
         )
-        indexes = (models.Index(fields=("reason",), name="run_interrupted", condition=models.Q(state="interrupted")),)
+        indexes = (
+            models.Index(fields=("reason",), name="run_interrupted", condition=models.Q(state="interrupted")),
+            models.Index(fields=("started_at",), name="run_not_ended", condition=models.Q(ended_at__isnull=True)),
+        )
 
     def __str__(self) -> str:
         return f"{'turn' if self.has_process else 'wait'} {str(self.id)[:8]} ({self.state})"

@@ -15,7 +15,7 @@ from django.shortcuts import redirect, render
 from django.template.loader import render_to_string
 from django.utils import timezone
 from django.views.decorators.cache import never_cache
-from django.views.decorators.http import require_POST
+from django.views.decorators.http import require_POST, require_safe
 
 from sessions_app.accounts.requests import UserHttpRequest
 from sessions_app.kernel.services.errors import SessionsError
@@ -25,10 +25,13 @@ from sessions_app.sessions.rules.session_status import WaitStatus
 from sessions_app.sessions.rules.situation_facts import humanize_code
 from sessions_app.waits import services as waits
 from sessions_app.waits.forms import WaitCreateForm
+from sessions_app.waits.reader import list_waits, load_waits
 from sessions_app.waits.rules.wait_keys import REQUESTED_KINDS, WaitKeyState, WaitKind, most_usable_state
 from sessions_app.waits.services import OpenWait
 
 MAX_PAST_WAITS: Final = 5
+MAX_OPEN_WAITS: Final = 200
+"""Open waits on their page; the API lists all, in pages."""
 RESUME_PATH: Final = "/api/v1/runs/resume/"
 EXAMPLE_PAYLOADS: Final[Mapping[str, dict[str, Any]]] = {
     "build": {"result": "passed"},
@@ -42,6 +45,15 @@ WAIT_STATE_LABELS: Final = {
     WaitKeyState.EXPIRED: ("Expired", "off"),
     WaitKeyState.REVOKED: ("Revoked", "off"),
 }
+
+
+@never_cache
+@require_safe
+def show_open_waits(request: UserHttpRequest) -> HttpResponse:
+    """Show what the sessions of the user's teams wait for now, the oldest first."""
+    rows = list(list_waits(request.user)[: MAX_OPEN_WAITS + 1])
+    shown = load_waits(rows[:MAX_OPEN_WAITS])
+    return render(request, "waits/open_waits.html", {"open_waits": shown, "is_cut": len(rows) > MAX_OPEN_WAITS})
 
 
 @never_cache

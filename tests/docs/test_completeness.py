@@ -29,12 +29,14 @@ from sessions_app.kernel.services import errors as session_errors
 from sessions_app.mcp_server.arguments import MAX_WAIT
 from sessions_app.mcp_server.results import Outcome
 from sessions_app.mcp_server.tools import TOOLS
+from sessions_app.open_waits import WAIT_SOURCES
 from sessions_app.recovery.rules.recovery import RULES
 from sessions_app.recovery.rules.resumability import UNREACHABLE, WORKTREE_MISSING, Mode, Policy, Reason
 from sessions_app.recovery.rules.verification import ReceiptKind, Verified
 from sessions_app.sessions.rules.situation_facts import AGENT_DIED
 from sessions_app.stream.live.authentication import CloseCode
 from sessions_app.stream.socket_actions import ACTIONS
+from sessions_app.waits.rules.open_waits import Actor
 from sessions_app.waits.rules.wait_keys import REQUESTED_KINDS
 from tests.docs.documents import DOCS, documents, rows, text_of
 from tests.services import ROOT
@@ -71,6 +73,7 @@ def missing(words: Iterable[str], page: str) -> list[str]:
         ("operate/restarts.md", words_of(Policy)),
         ("operate/inbox.md", words_of(AttentionKind)),
         ("operate/work.md", set(REQUESTED_KINDS)),
+        ("operate/waits.md", {source.kind for source in WAIT_SOURCES} | words_of(Actor)),
         ("agents.md", set(plugins.agent_types())),
     ],
     ids=lambda value: value if isinstance(value, str) else min(value, default="none"),

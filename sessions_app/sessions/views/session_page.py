@@ -52,10 +52,15 @@ from sessions_app.sessions.views.session_summary import WORKSPACE, BannerButton,
 from sessions_app.stream.rules import usage
 from sessions_app.stream.views import attached_files
 from sessions_app.waits import services as waits
+from sessions_app.waits.reader import waits_of_session
+from sessions_app.waits.rules.open_waits import OpenWaitRecord
+from sessions_app.waits.rules.wait_keys import REQUESTED_KINDS
 from sessions_app.waits.views import wait_contexts
 from sessions_app.workspace.services.workspace_notes import head_sentence, ignored_sentence
 
 MAX_RECEIPTS_SHOWN = 8
+MAX_WAITS_SHOWN: Final = 20
+"""Open waits that the page lists; an agent decides how many there are."""
 SESSION_PARTS: Final[Mapping[str, str]] = {
     "strip": "sessions/strip.html",
     "banner": "sessions/banner.html",
@@ -290,6 +295,21 @@ class SessionPage:
         """The open external wait."""
         found: dict[str, Any] | None = self._waits["wait"]
         return found
+
+    @cached_property
+    def open_waits(self) -> list[OpenWaitRecord]:
+        """All that it waits for now, of every kind, the oldest first."""
+        return waits_of_session(self._session.id, MAX_WAITS_SHOWN)
+
+    @property
+    def external_wait(self) -> OpenWaitRecord | None:
+        """What is said of ``wait`` as of every open wait."""
+        return next((wait for wait in self.open_waits if wait.kind in REQUESTED_KINDS), None)
+
+    @property
+    def other_waits(self) -> list[OpenWaitRecord]:
+        """The open waits that are no external ones."""
+        return [wait for wait in self.open_waits if wait.kind not in REQUESTED_KINDS]
 
     @property
     def past_waits(self) -> list[dict[str, Any]]:

@@ -10,18 +10,35 @@ from rest_framework.response import Response
 from sessions_app.accounts.api.authentication import count_wrong_token
 from sessions_app.accounts.requests import UserRequest
 from sessions_app.api.base_views import ApiView, SessionApiView
+from sessions_app.api.pagination import paginate
 from sessions_app.api.serializers.common import document_responses
 from sessions_app.kernel.services.errors import TokenInvalid
 from sessions_app.prompts.api import PromptSerializer
 from sessions_app.waits import services as waits
 from sessions_app.waits.api.serializers import (
     NewWaitSerializer,
+    OpenWaitQuerySerializer,
+    OpenWaitSerializer,
     RedemptionAnswerSerializer,
     RedemptionSerializer,
     WaitAgainSerializer,
     WaitAnswerSerializer,
 )
+from sessions_app.waits.reader import list_waits, load_waits
 from sessions_app.waits.rules.wait_keys import WaitKind
+
+
+class OpenWaitListView(ApiView):
+    """The open waits of all kinds."""
+
+    @document_responses({200: OpenWaitSerializer(many=True)}, 400, parameters=[OpenWaitQuerySerializer])
+    def get(self, request: UserRequest) -> Response:
+        """List what sessions of your teams wait for now, the oldest first."""
+        query = self.query(OpenWaitQuerySerializer)
+        columns = {"session": "session", "task": "session__task"}
+        given = {column: query[name] for name, column in columns.items() if name in query}
+        listed, paginator = paginate(list_waits(request.user, kind=query["kind"], **given), self)
+        return paginator.get_paginated_response(OpenWaitSerializer(load_waits(listed), many=True).data)
 
 
 class WaitCreateView(SessionApiView):

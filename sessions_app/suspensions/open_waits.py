@@ -1,0 +1,34 @@
+"""Suspensions as open waits."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from django.db.models import F
+
+from sessions_app.attention.rules import notices
+from sessions_app.attention.rules.notices import ATTENTION_KIND_LABELS, AttentionKind
+from sessions_app.models import Suspension
+from sessions_app.waits.rules.open_waits import Actor, WaitDetails
+from sessions_app.waits.sources import WaitSource
+
+_REASON: Final = "The agent’s usage limit is reached."
+
+
+def _describe(row: Suspension) -> WaitDetails:
+    if row.wakes_at is None:
+        return WaitDetails(Actor.PERSON, _REASON, "A prompt or “Go on now” ends it, once.")
+    return WaitDetails(Actor.CLOCK, _REASON, "At the deadline the session goes on, once, as its policy says.")
+
+
+WAIT_SOURCES: Final = (
+    WaitSource(
+        kind="suspension",
+        label=ATTENTION_KIND_LABELS[AttentionKind.SUSPENDED],
+        rows=lambda: Suspension.objects.filter(ended_at=None),
+        describe=_describe,
+        since="began_at",
+        deadline=F("wakes_at"),
+        item_prefix=notices.suspended_key(""),
+    ),
+)
