@@ -1,8 +1,9 @@
 """Put idle sessions to sleep: end their executions, keep everything that a resume needs, and let a prompt wake them.
 
 This saves machines that are paid for by the hour. A session stays awake while it works, has queued prompts or open
-requests, waits for an answer, has a shell open, a script or a process of an earlier turn running, or could not resume
-its own conversation.
+requests, whose answers only its agent's process can take, has a shell open, a script or a process of an earlier turn
+running, or could not resume its own conversation. A wait for an external result keeps nothing awake: its result wakes
+the session.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from sessions_app.kernel.rules.states import (
     DesiredState,
     PermissionState,
     PromptState,
+    RunState,
     SessionState,
     WorkState,
 )
@@ -134,14 +136,16 @@ def write_asleep(stream: ExecutionStream) -> bool:
 def idle_since(transaction: SessionTransaction) -> datetime | None:
     """Return since when the agent has been idle; None if it never came up.
 
-    That is its start, the end of its last turn, or its last output or change of processes after that.
+    That is its start, the end of its last turn, the beginning of its wait for an external result, or its last output or
+    change of processes.
     """
     newest, ended_seq, ended_at = transaction.newest_run, 0, None
     if newest is not None:
         ended_seq, ended_at = newest.last_seq or 0, newest.ended_at
     later = transaction.session.events.filter(seq__gt=ended_seq, name__in=_ACTIVITY_EVENTS).order_by("-seq")
     worked_at = later.values_list("at", flat=True).first()
-    moments = [transaction.session.ready_since, ended_at, worked_at]
+    waits_since = newest.started_at if newest is not None and not newest.has_process else None
+    moments = [transaction.session.ready_since, ended_at, worked_at, waits_since]
     return max((moment for moment in moments if moment is not None), default=None)
 
 
@@ -154,13 +158,19 @@ def _may_sleep(transaction: SessionTransaction) -> bool:
         return False
     strategy = assess_session(session).without_live_agent.strategy
     # A session that was never prompted has no conversation to lose.
-    return strategy is Strategy.NATIVE or (strategy is Strategy.FRESH and transaction.newest_run is None)
+    return strategy is Strategy.NATIVE or (strategy is Strategy.FRESH and not _was_prompted(session))
+
+
+def _was_prompted(session: TaskSession) -> bool:
+    return Turn.objects.filter(session=session, has_process=True).exists()
 
 
 def _has_open_requests(session: TaskSession) -> bool:
-    """Whether the session has an open run, intent or permission request, or a prompt that is not finished."""
+    """Whether the session has an open turn, intent or permission request, or a prompt that is not finished."""
+    open_runs = Turn.objects.filter(session=session, state__in=OPEN_RUN_STATES)
     return (
-        Turn.objects.filter(session=session, state__in=OPEN_RUN_STATES).exists()
+        # What waits for an external result needs no agent until the result is there.
+        open_runs.exclude(has_process=False, state=RunState.WAITING).exists()
         or _has_prompt_to_send(session)
         or session.intents.filter(done_at=None).exists()
         or session.permissions.filter(state=PermissionState.PENDING).exists()

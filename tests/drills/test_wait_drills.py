@@ -168,6 +168,30 @@ def test_external_wait_outlives_server_and_agent_and_wakes_the_agent(deployment:
     assert [run["id"] for run in runs][-1] == wait["run_id"]
 
 
+def test_agent_asleep_in_an_external_wait_has_no_process_until_the_result_wakes_it(deployment: Deployment) -> None:
+    deployment.env["KANDEV_IDLE_SLEEP"] = "2"
+    deployment.serve()
+    session = deployment.start_session("remember walrus")
+    wait_for_turn(session)
+    wait = open_wait(session)
+    eventually(lambda: session.status()["asleep"], timeout=60, describe="the session sleeps in its wait")
+    eventually(lambda: not session.processes(), timeout=60, describe="no process of the session runs")
+    deployment.kill_server()
+    deployment.env["KANDEV_IDLE_SLEEP"] = "3600"
+    deployment.serve()
+
+    assert session.processes() == []
+    assert (session.status()["derived_status"], session.status()["asleep"]) == ("waiting", True)
+    (listed,) = deployment.api("GET", "/api/v1/waits/")["results"]
+    assert (listed["kind"], listed["owner"], listed["id"]) == ("external", "system", wait["run_id"])
+    assert redeem(deployment.url, wait["resume_token"], "what was the word?")[0] == 200
+    wait_for_turn(session, 2)
+
+    assert session.agent_text().count("The word was walrus.") == 1
+    assert redeem(deployment.url, wait["resume_token"], "once more")[1]["code"] == "token_consumed"
+    assert deployment.api("GET", "/api/v1/waits/")["count"] == 0
+
+
 def test_deadline_missed_while_the_server_is_down_is_reported_at_start(deployment: Deployment) -> None:
     deployment.serve()
     session = deployment.start_session("remember walrus")

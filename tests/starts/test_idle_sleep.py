@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from django.utils import timezone
 
-from sessions_app.models import IDLE_REASON, Intent, PermissionRequest, Prompt, Suspension, TaskSession, Turn
+from sessions_app.models import IDLE_REASON, Intent, PermissionRequest, Prompt, Suspension, TaskSession, Turn, WaitKey
 from sessions_app.prompts import services as prompts
 from sessions_app.recovery.sweep.sweep_pass import SweepScope
 from sessions_app.sessions.services import intents
@@ -19,6 +19,7 @@ from sessions_app.sessions.views.session_page import session_context, wants_star
 from sessions_app.starts import idle_sleep
 from sessions_app.starts.outcomes import write_stopped
 from sessions_app.supervisor.execution_registry import ExecutionRegistry
+from sessions_app.waits import services as waits
 from tests.supervisor.journals import Journal, ingest
 from tests.supervisor.recording_agentctl import RecordingAgentctl, recording_agentctl
 from tests.supervisor.recording_runtime import sweep_once
@@ -56,7 +57,7 @@ def idle_session(**fields: Any) -> TaskSession:
 def backdate(session: TaskSession) -> TaskSession:
     """Backdate everything in the session by two hours."""
     then = timezone.now() - LONG_AGO
-    Turn.objects.filter(session=session).update(ended_at=then)
+    Turn.objects.filter(session=session).exclude(state="waiting").update(ended_at=then)
     return change(session, updated_at=then, ready_since=then)
 
 
@@ -175,7 +176,7 @@ def _queue(session: TaskSession) -> None:
 
 
 def _ask(session: TaskSession) -> None:
-    run = Turn.objects.get(session=session)
+    run = Turn.objects.get(session=session, message_id="p1")
     PermissionRequest.objects.create(
         id="q1", session=session, run=run, tool_call={}, options=[], requested_at=timezone.now()
     )
@@ -189,17 +190,67 @@ def _create_running_turn(session: TaskSession) -> None:
     Turn.objects.create(session=session, message_id="p2", state="running", started_at=timezone.now())
 
 
-def _wait(session: TaskSession) -> None:
-    values = {"state": "waiting", "has_process": False, "started_at": timezone.now()}
-    Turn.objects.create(session=session, message_id="p2", **values)
+def _wait(session: TaskSession, age: timedelta = LONG_AGO, **values: Any) -> Turn:
+    """Let the session wait for an external result since ``age``."""
+    fields = {"state": "waiting", "has_process": False, "wait_kind": "external", "started_at": timezone.now() - age}
+    return Turn.objects.create(session=session, message_id="p2", **{**fields, **values})
 
 
-@pytest.mark.parametrize("busy", [_queue, _ask, _order, _create_running_turn, _wait])
+def _ask_during_wait(session: TaskSession) -> None:
+    _wait(session)
+    _ask(session)
+
+
+def _wait_in_turn(session: TaskSession) -> None:
+    _wait(session, has_process=True, wait_kind="permission")
+
+
+def _get_result(session: TaskSession) -> None:
+    _wait(session, state="running")
+
+
+@pytest.mark.parametrize(
+    "busy", [_queue, _ask, _order, _create_running_turn, _ask_during_wait, _wait_in_turn, _get_result]
+)
 def test_session_with_open_work_is_not_put_to_sleep(busy: Callable[[TaskSession], None]) -> None:
     session = idle_session()
     busy(session)
     assert not put_to_sleep(session)
     assert "session.asleep" not in names(session)
+
+
+@pytest.mark.parametrize(("age", "falls"), [(timedelta(minutes=90), True), (timedelta(minutes=1), False)])
+def test_session_sleeps_during_a_long_wait_for_an_external_result(age: timedelta, falls: bool) -> None:
+    session = idle_session()
+    turn = _wait(session, age)
+    key = WaitKey(session=session, run=turn, wait_kind="external", wait_id="w")
+    key.seal()
+    key.save(force_insert=True)
+    begun_at = turn.started_at
+
+    assert put_to_sleep(session) is falls
+
+    if falls:
+        write_stopped(session.id, None, IDLE_REASON)
+        assert last_payload(session, "session.asleep")["idle_since"] == begun_at.isoformat()
+    turn.refresh_from_db()
+    assert (turn.state, turn.ended_at) == ("waiting", None), "the wait goes on without an agent"
+    assert WaitKey.objects.active(timezone.now()).get() == key
+
+
+def test_result_of_a_wait_wakes_the_session_that_sleeps_in_it() -> None:
+    session = idle_session()
+    opened = waits.open_wait(session.id, "The build", None, make_user())
+    Turn.objects.filter(id=opened.run_id).update(started_at=timezone.now() - LONG_AGO)
+    assert put_to_sleep(session)
+    write_stopped(session.id, None, IDLE_REASON)
+    session.intents.update(done_at=timezone.now())
+    assert not sweep_once(SweepScope("boot")).decided, "no sweep starts the session"
+
+    waits.resume_wait(opened.resume_token or "", "passed", "build-1")
+
+    assert prompt_states(session)[f"wait:{opened.wait_id}"] == "queued"
+    assert ("start", {"mode": "auto"}) in open_orders(session)
 
 
 @pytest.mark.parametrize(
