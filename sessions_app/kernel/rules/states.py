@@ -131,7 +131,9 @@ class PermissionState(StrEnum):
     PENDING = "pending"
     RESOLVED = "resolved"
     CANCELLED = "cancelled"
+    """Closed without an answer: withdrawn, ended with its turn, or nobody answered in time."""
     EXPIRED = "expired"
+    """Its agent ended before it got an answer. A request past its deadline is CANCELLED."""
 
 
 class RunState(StrEnum):
