@@ -11,6 +11,7 @@ from sessions_app.board import urls as board
 from sessions_app.catalogue import urls as catalogue
 from sessions_app.notifications import urls as notifications
 from sessions_app.pages.views import design, health, help_pages
+from sessions_app.prompts import urls as prompts
 from sessions_app.recovery import urls as recovery
 from sessions_app.sessions import urls as sessions
 from sessions_app.timeline import urls as timeline
@@ -24,6 +25,7 @@ urlpatterns = [
     *board.urlpatterns,
     *catalogue.urlpatterns,
     *notifications.urlpatterns,
+    *prompts.urlpatterns,
     *recovery.urlpatterns,
     *timeline.urlpatterns,
     *waits.urlpatterns,

@@ -218,6 +218,7 @@ def _prompts(session: TaskSession) -> list[dict[str, Any]]:
 def _prompt(row: Prompt) -> dict[str, Any]:
     values = _field_values(row, PROMPT_FIELDS)
     values["by"] = _username(row.by)
+    values["version"], values["place"] = row.text_version, row.queue_place
     values["resent_as"] = row.resent_as.message_id if row.resent_as else None
     values["continued_by"] = row.continued_by.message_id if row.continued_by else None
     return values

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import uuid
-from typing import Any
+from typing import Any, Final
 
 from django.http import HttpResponse
 from django.shortcuts import get_object_or_404
@@ -15,6 +15,7 @@ from rest_framework.response import Response
 from sessions_app.accounts.requests import UserRequest
 from sessions_app.api.base_views import MAX_PROMPT_BODY, PromptParser, SessionApiView
 from sessions_app.api.serializers.common import (
+    MAX_ID,
     PROMPT_STATES,
     SizedListField,
     StrictCharField,
@@ -42,6 +43,16 @@ class AttachmentSerializer(serializers.Serializer[Any]):
 class PromptSerializer(StrictModelSerializer):
     """A prompt and its delivery state."""
 
+    version = serializers.IntegerField(
+        source="text_version",
+        read_only=True,
+        help_text="Counts the versions of the text; an edit names the one it saw.",
+    )
+    place = serializers.IntegerField(
+        source="queue_place",
+        read_only=True,
+        help_text="Of two queued prompts, the one with the smaller number is first.",
+    )
     attachments = AttachmentSerializer(many=True, read_only=True)
     resent_as = serializers.CharField(source="resent_as.message_id", read_only=True, default=None, allow_null=True)
     continued_by = serializers.CharField(
@@ -51,8 +62,8 @@ class PromptSerializer(StrictModelSerializer):
     class Meta:
         model = Prompt
         fields = (
-            *("message_id", "kind", "state", "text", "attachments", "by", "resent_as", "continued_by"),
-            *("created_at", "updated_at"),
+            *("message_id", "kind", "state", "text", "version", "place", "attachments", "by", "resent_as"),
+            *("continued_by", "created_at", "updated_at"),
         )
         read_only_fields = fields
 
@@ -87,6 +98,29 @@ class PromptRequestSerializer(TextPromptSerializer):
     attachments = SizedListField(child=NewAttachmentSerializer(), required=False, max_length=MAX_FILES)
 
 
+_CHANGES: Final = ("text", "position", "before", "after")
+
+
+class PromptChangeSerializer(StrictSerializer):
+    """One change of a queued prompt: its text, with the ``version`` that was seen, or its place in the queue."""
+
+    text = StrictCharField(trim_whitespace=False, max_length=TEXT_LIMIT, required=False)
+    version = serializers.IntegerField(min_value=1, max_value=MAX_ID, required=False)
+    position = serializers.IntegerField(
+        min_value=1, max_value=MAX_ID, required=False, help_text="Among the queued prompts of users, from 1."
+    )
+    before = StrictCharField(max_length=128, trim_whitespace=False, required=False, help_text="A message_id.")
+    after = StrictCharField(max_length=128, trim_whitespace=False, required=False, help_text="A message_id.")
+
+    def validate(self, attrs: dict[str, Any]) -> dict[str, Any]:
+        """Require exactly one change."""
+        if sum(name in attrs for name in _CHANGES) != 1:
+            raise serializers.ValidationError(f"Expected exactly one of {', '.join(_CHANGES)}.")
+        if ("text" in attrs) != ("version" in attrs):
+            raise serializers.ValidationError("text and version belong together.")
+        return attrs
+
+
 class PromptAnswerSerializer(serializers.Serializer[Prompt]):
     """The response to a prompt that was accepted; repeating the request returns the same response."""
 
@@ -119,6 +153,25 @@ class PromptListView(SessionApiView):
 
 class PromptDetailView(SessionApiView):
     """One prompt."""
+
+    parser_classes = [PromptParser]
+
+    @document_responses({200: PromptSerializer}, 400, 404, 409, 413, request=PromptChangeSerializer)
+    def patch(self, request: UserRequest, task_id: uuid.UUID, session_id: uuid.UUID, message_id: str) -> Response:
+        """Edit the text of a queued prompt, or move it; 409 `prompt_not_queued` once it was sent.
+
+        A text is saved only over the `version` that its editor has seen, else 409 `prompt_changed`.
+        """
+        changes, session = self.body(PromptChangeSerializer), self.session.id
+        if "text" in changes:
+            row = prompts.edit_prompt(session, message_id, changes["text"], version=changes["version"])
+        elif "position" in changes:
+            row = prompts.move_to_position(session, message_id, changes["position"])
+        elif "before" in changes:
+            row = prompts.move_next_to(session, message_id, changes["before"], after=False)
+        else:
+            row = prompts.move_next_to(session, message_id, changes["after"], after=True)
+        return self.show(PromptSerializer, row)
 
     @document_responses({204: None}, 404, 409)
     def delete(self, request: UserRequest, task_id: uuid.UUID, session_id: uuid.UUID, message_id: str) -> Response:

@@ -30,6 +30,7 @@ from sessions_app.models import (
     session_transaction,
 )
 from sessions_app.prompts import services as prompts
+from sessions_app.prompts.models import QUEUE_ORDER
 from sessions_app.prompts.services import content_blocks
 from sessions_app.recovery import continuity, prepared_histories
 from sessions_app.recovery.rules.history import prepend_history
@@ -189,7 +190,7 @@ def _next_prompt(transaction: SessionTransaction, epoch: str) -> Prompt | None:
     """Return the prompt being sent, else the next one to send; None if there is none or it is not due yet.
 
     The order is: the prompt of an open run (the result of an external wait), memory checks, retries, continue
-    prompts, then the queue. A retry keeps its place while it waits for its time.
+    prompts, then the queue, as users have ordered it. A retry keeps its place while it waits for its time.
     """
     for row in transaction.session.prompts.filter(state=PromptState.SENDING).order_by("id"):
         if row.journal_epoch == epoch:
@@ -209,7 +210,7 @@ def _next_prompt(transaction: SessionTransaction, epoch: str) -> Prompt | None:
         queued.filter(kind=PromptKind.CONTINUE),
         queued,
     ]
-    found = next((one for rows in first if (one := rows.order_by("id").first()) is not None), None)
+    found = next((one for rows in first if (one := rows.order_by(*QUEUE_ORDER).first()) is not None), None)
     if found is not None and found.is_due:
         return found
     return None

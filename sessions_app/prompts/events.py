@@ -140,6 +140,54 @@ class PromptWithdrawn(
     """A queued prompt was withdrawn."""
 
 
+LARGEST_VERSION: Final = 1 << 31
+"""A version of a text that an import accepts is smaller: its column cannot store more."""
+EDIT_EXCERPT: Final = 2000
+"""Characters of the texts that the event of an edit contains."""
+
+
+class PromptEdited(
+    PromptEvent,
+    name="session.prompt.edited",
+    recorded_by="a user, while the prompt waits in the queue",
+    timeline=Label("A queued prompt was edited", "calm"),
+):
+    """The text of a queued prompt was changed."""
+
+    version: int = Field(description="counts the versions of the text, from 1")
+    old_text: str = Field(description=f"its first {EDIT_EXCERPT} characters")
+    new_text: str = Field(description=f"its first {EDIT_EXCERPT} characters")
+    length: int = Field(description="characters of the new text")
+
+    @classmethod
+    def rebuild(cls, rows: SessionRebuild, line: LogEvent) -> None:
+        """Keep the newest text, if the event has all of it."""
+        prompt = rows.prompts.get(text_value(line.payload, "message_id"))
+        version = line.payload.get("version")
+        if prompt is None or not isinstance(version, int) or not 0 < version < LARGEST_VERSION:
+            raise ValueError("no prompt")
+        text = text_value(line.payload, "new_text")
+        prompt.version, prompt.text = version, ""
+        if line.payload.get("length") == len(text):
+            prompt.text = text
+
+
+class PromptMoved(
+    PromptEvent,
+    name="session.prompt.moved",
+    recorded_by="a user, while the prompt waits in the queue",
+    timeline=Label("A queued prompt was moved", "calm"),
+):
+    """A queued prompt has another place in the queue."""
+
+    old_position: int = Field(description="among the queued prompts of users, from 1")
+    new_position: int
+
+    @classmethod
+    def rebuild(cls, rows: SessionRebuild, line: LogEvent) -> None:
+        """Change nothing: the snapshot has the order."""
+
+
 PROMPT_EVENTS: Final[Mapping[str, type[PromptEvent]]] = {
     PromptState.QUEUED: PromptQueued,
     PromptState.SENDING: PromptSending,

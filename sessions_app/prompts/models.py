@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
+
 from django.conf import settings
 from django.db import models
+from django.db.models.functions import Coalesce
 from django.utils import timezone
 
 from executors_app.orm import ListField
@@ -37,8 +40,15 @@ class Attachment(TeamModel):
         return f"{self.media_type} {self.sha256[:8]}"
 
 
+QUEUE_ORDER = (Coalesce("place", "id"), "id")
+"""The order of queued prompts: as they were created, except for those that a user has moved."""
 LIMIT_PREFIX = "limit:"
 """Begins the message id of a prompt that goes on after a usage limit; the id of the suspension follows."""
+
+
+def digest_of(text: str) -> str:
+    """Return the SHA-256 of a text, in hexadecimal."""
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
 
 
 class Prompt(TeamModel):
@@ -66,6 +76,12 @@ class Prompt(TeamModel):
     """For a retry: the code of the error that caused it."""
     trouble_message = models.TextField(blank=True, default="")
     """For a retry: the provider's own message."""
+    text_version = models.PositiveIntegerField(default=1, db_default=1)
+    """Counts the versions of the text: who edits it says which one they have seen."""
+    first_digest = models.CharField(max_length=64, blank=True, default="", db_default="")
+    """Of the text that its request sent, once that was edited: repeating the request still names this prompt."""
+    place = models.BigIntegerField(null=True, blank=True)
+    """Where it is in the queue, once it was moved: the id of the prompt that was there before. None: its own id."""
     created_at = models.DateTimeField(auto_now_add=True)
     updated_at = models.DateTimeField(auto_now=True)
 
@@ -81,6 +97,19 @@ class Prompt(TeamModel):
 
     def __str__(self) -> str:
         return f"prompt {self.message_id} ({self.state})"
+
+    def has_begun_as(self, text: str) -> bool:
+        """Return whether this was its text before anybody edited it."""
+        if self.first_digest:
+            return self.first_digest == digest_of(text)
+        return self.text == text
+
+    @property
+    def queue_place(self) -> int:
+        """Where it is in the queue: prompts with a smaller number are sent earlier."""
+        if self.place is None:
+            return int(self.pk)
+        return self.place
 
     @property
     def predecessor(self) -> Prompt | None:

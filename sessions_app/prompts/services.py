@@ -33,7 +33,9 @@ from sessions_app.kernel.services.errors import (
     NoAgent,
     NotFound,
     PermissionPending,
+    PromptChanged,
     PromptInDoubt,
+    PromptNotQueued,
     TerminalState,
 )
 from sessions_app.kernel.transactions import create_intent
@@ -47,7 +49,8 @@ from sessions_app.models import (
     Turn,
     session_transaction,
 )
-from sessions_app.prompts.models import LIMIT_PREFIX
+from sessions_app.prompts.events import EDIT_EXCERPT, PromptEdited, PromptMoved
+from sessions_app.prompts.models import LIMIT_PREFIX, QUEUE_ORDER, digest_of
 from sessions_app.prompts.rules import attachments
 from sessions_app.prompts.rules.attachments import AttachedFile
 from sessions_app.recovery.rules.resumability import Assessment, Mode
@@ -169,7 +172,7 @@ def validate_prompt_text(text: str, *, field: str = "text") -> None:
 def _same_prompt(earlier: Prompt, text: str, files: Sequence[AttachedFile]) -> Prompt:
     if earlier.state == PromptState.HELD:
         raise PromptInDoubt
-    if earlier.text != text or earlier.attachments != [each.described() for each in files]:
+    if not earlier.has_begun_as(text) or earlier.attachments != [each.described() for each in files]:
         raise Conflict("Another prompt has this message_id.", message_id=earlier.message_id)
     return earlier
 
@@ -260,6 +263,117 @@ def withdraw_prompt(session_id: uuid.UUID, message_id: str) -> Prompt:
         transaction.move_prompt(row, "withdraw")
         end_work_after_retry(transaction, row)
     return row
+
+
+_NOT_QUEUED: Final[Mapping[str, str]] = {
+    PromptState.WITHDRAWN: "This prompt was withdrawn, so it was not changed.",
+    PromptState.DISMISSED: "This prompt was dismissed, so it was not changed.",
+}
+"""What is said of a prompt that cannot be changed any more; of any other state, that it was sent."""
+
+
+def _lock_queued(transaction: SessionTransaction, message_id: str) -> Prompt:
+    """Lock a prompt of a user that waits in the queue. Raises NotFound, PromptNotQueued, Conflict."""
+    row: Prompt | None = transaction.session.prompts.select_for_update().filter(message_id=message_id).first()
+    if row is None:
+        raise NotFound("The session has no such prompt.")
+    if row.state != PromptState.QUEUED:
+        sent = "This prompt has been sent to the agent meanwhile, so it was not changed."
+        raise PromptNotQueued(_NOT_QUEUED.get(row.state, sent), state=row.state)
+    if row.kind != PromptKind.USER:
+        raise Conflict("Kandev wrote this prompt. It can be withdrawn, but not changed or moved.", kind=row.kind)
+    return row
+
+
+def edit_prompt(session_id: uuid.UUID, message_id: str, text: str, *, version: int) -> Prompt:
+    """Replace the text of a queued prompt; ``version`` is the one that the editor has seen.
+
+    Repeating the request changes nothing. Raises Invalid, NotFound, PromptNotQueued, PromptChanged, and Conflict for a
+    prompt of Kandev. Whoever sends the prompt locks the same session, so it is either edited before that or not at all.
+    """
+    validate_prompt_text(text)
+    with session_transaction(session_id) as transaction:
+        row = _lock_queued(transaction, message_id)
+        if row.text == text:
+            return row
+        if row.text_version != version:
+            raise PromptChanged(version=row.text_version, text=row.text)
+        old_text = row.text
+        row.first_digest = row.first_digest or digest_of(old_text)
+        row.text, row.text_version = text, version + 1
+        row.save(update_fields=["text", "text_version", "first_digest", "updated_at"])
+        edited = PromptEdited(
+            message_id=row.message_id,
+            kind=row.kind,
+            state=row.state,
+            version=row.text_version,
+            old_text=old_text[:EDIT_EXCERPT],
+            new_text=text[:EDIT_EXCERPT],
+            length=len(text),
+        )
+        transaction.record_event(edited)
+    return row
+
+
+def move_to_position(session_id: uuid.UUID, message_id: str, position: int) -> Prompt:
+    """Move a queued prompt to this position among the queued prompts of users, from 1; beyond the last: to the end.
+
+    Raises NotFound, PromptNotQueued, and Conflict for a prompt of Kandev, whose place follows from what it is for.
+    """
+    with session_transaction(session_id) as transaction:
+        row = _lock_queued(transaction, message_id)
+        _move(transaction, row, position - 1)
+    return row
+
+
+def move_by(session_id: uuid.UUID, message_id: str, steps: int) -> Prompt:
+    """Move a queued prompt by so many places, negative ones to the front. Raises as ``move_to_position``."""
+    with session_transaction(session_id) as transaction:
+        row = _lock_queued(transaction, message_id)
+        _move(transaction, row, _queued_by_users(transaction).index(row) + steps)
+    return row
+
+
+def move_next_to(session_id: uuid.UUID, message_id: str, other_id: str, *, after: bool) -> Prompt:
+    """Move a queued prompt directly before or after another one. Raises as ``move_to_position``, also for the other."""
+    with session_transaction(session_id) as transaction:
+        row, other = _lock_queued(transaction, message_id), _lock_queued(transaction, other_id)
+        others = [each for each in _queued_by_users(transaction) if each != row]
+        if row != other:
+            _move(transaction, row, others.index(other) + after)
+    return row
+
+
+def _queued_by_users(transaction: SessionTransaction) -> list[Prompt]:
+    """Return the queued prompts of users in their order, locked."""
+    rows = transaction.session.prompts.select_for_update().filter(state=PromptState.QUEUED, kind=PromptKind.USER)
+    return list(rows.defer("text").order_by(*QUEUE_ORDER))
+
+
+def _move(transaction: SessionTransaction, row: Prompt, index: int) -> None:
+    """Give the prompts between the old and the new place of ``row`` the places of their neighbours.
+
+    The places stay the same numbers, so a prompt that is queued later comes after all of them.
+    """
+    before = _queued_by_users(transaction)
+    after = [each for each in before if each != row]
+    after.insert(max(index, 0), row)
+    if after == before:
+        return
+    places = [each.queue_place for each in before]
+    for each, place in zip(after, places, strict=True):
+        if each.queue_place != place:
+            each.place = place
+            each.save(update_fields=["place", "updated_at"])
+    row.place = places[after.index(row)]
+    moved = PromptMoved(
+        message_id=row.message_id,
+        kind=row.kind,
+        state=row.state,
+        old_position=before.index(row) + 1,
+        new_position=after.index(row) + 1,
+    )
+    transaction.record_event(moved)
 
 
 def continue_interrupted(session_id: uuid.UUID, message_id: str, by: User) -> Prompt:

@@ -1,11 +1,13 @@
-"""URLs of prompts: the API."""
+"""URLs of prompts: the page that edits one, and the API."""
 
 from __future__ import annotations
 
 from django.urls import path
 
 from sessions_app.kernel.addresses import SESSION
-from sessions_app.prompts import api
+from sessions_app.prompts import api, views
+
+urlpatterns = [path(SESSION + "edit-prompt/", views.edit_prompt, name="session-edit-prompt")]
 
 api_urlpatterns = [
     path(SESSION + "prompt/", api.PromptCreateView.as_view()),

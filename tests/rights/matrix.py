@@ -147,7 +147,10 @@ API: Final[Mapping[str, Methods]] = {
     "api/v1/runs/resume/": {"post": Row((403,) * 5, {"resume_token": "none"})},
     _SESSION + "prompts/": {"get": reads()},
     _SESSION + "attachments/<str:sha256>/": {"get": Row((401, 404, 404, 404, 404)).at(sha256="0" * 64)},
-    _PROMPT: {"delete": writes(204).at(message_id="queued")},
+    _PROMPT: {
+        "patch": writes(200, text="Go on", version=1).at(message_id="queued"),
+        "delete": writes(204).at(message_id="queued"),
+    },
     _PROMPT + "resend/": {"post": writes(202)},
     _PROMPT + "continue/": {"post": writes(202).at(message_id="interrupted")},
     _PROMPT + "dismiss/": {"post": writes(200)},
@@ -299,6 +302,10 @@ PAGES: Final[Mapping[str, Methods]] = {
     _SESSION_PAGE + "messages/<uuid:entry_id>/": {"get": page_reads(), "post": page(405)},
     _SESSION_PAGE + "timeline/": {"get": page_reads(), "post": page(405)},
     _SESSION_PAGE + "timeline/live/": {"get": page_reads(), "post": page(405)},
+    _SESSION_PAGE + "edit-prompt/": {
+        "get": page_reads(302),
+        "post": page_writes(302, message_id="queued", text="Go on", version=1),
+    },
     _SESSION_PAGE + "prompt/": {"get": page(405), "post": page_writes(302, message_id="m", text="Go on")},
     _SESSION_PAGE + "waits/": {"get": page(405), "post": page_writes(302)},
     _SESSION_PAGE + "waits/again/": {"get": page(405), "post": page_writes(302)},

@@ -223,8 +223,18 @@ function replaceInside(place, html) {
   keepFilledIn(place, template.content);
   showLocalTimes(template.content); // before the layout: a longer time could need another line, and move the page
   const focused = place.contains(document.activeElement) ? nameOf(document.activeElement) : null;
+  const about = document.activeElement?.closest("[data-key]")?.dataset.key;
+  keepEdited(place, template.content); // moves forms, which takes the focus from them
   place.replaceChildren(template.content);
-  if (focused) [...place.querySelectorAll("a, button, summary, input, select, textarea")].find((one) => nameOf(one) === focused)?.focus({ preventScroll: true });
+  if (focused) focusAgain(place, focused, about);
+}
+
+// What had the focus gets it again; a button that is gone, or disabled at the end of a list, leaves it to its neighbour.
+function focusAgain(place, focused, about) {
+  const all = [...place.querySelectorAll("a, button, summary, input, select, textarea")].filter((one) => !one.disabled);
+  const same = all.find((one) => nameOf(one) === focused);
+  const near = all.find((one) => about && one.tagName === "BUTTON" && one.closest("[data-key]")?.dataset.key === about);
+  (same ?? near)?.focus({ preventScroll: true });
 }
 
 function keepTicked(before, after) {
@@ -258,6 +268,35 @@ function keepFilledIn(before, after) {
       if (form.querySelector(`[aria-invalid]${about}`)) same.querySelector(about)?.setAttribute("aria-invalid", "true");
     }
   }
+}
+
+// A text that the user is changing stays with its form, which names the version that they saw. If it cannot be saved any
+// more, because the prompt was sent, the form stays too, until the user has taken or discarded its text.
+function keepEdited(before, after) {
+  for (const form of before.querySelectorAll("form.queued-edit")) {
+    const { text } = form.elements;
+    if (text.value === text.defaultValue) continue;
+    const same = after.querySelector(`form.queued-edit[data-key="${CSS.escape(form.dataset.key)}"]`);
+    if (same) same.replaceWith(form);
+    else after.append(form.closest(".unsaved") ?? unsaved(form));
+  }
+}
+
+function unsaved(form) {
+  const card = document.createElement("section");
+  const note = document.createElement("p");
+  card.className = "card unsaved";
+  note.setAttribute("role", "alert");
+  note.textContent = "This prompt left the queue before your change was saved. Your text is still here.";
+  form.querySelector(".buttons").replaceChildren(button("use-text", "Move it to “Your prompt”"), " ", button("drop-text", "Discard"));
+  card.append(note, form);
+  return card;
+}
+
+function button(className, label) {
+  const made = document.createElement("button");
+  Object.assign(made, { type: "button", className: `small ${className}`, textContent: label });
+  return made;
 }
 
 function keepOpen(before, after) {

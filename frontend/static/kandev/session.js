@@ -11,6 +11,7 @@ import * as draft from "./draft.js";
 import { keepLive, listen, partsOf } from "./live.js";
 import { visible } from "./plain_text.js";
 import { tellPresence } from "./presence.js";
+import * as queue from "./queue.js";
 import * as reading from "./reading.js";
 import * as tabs from "./tabs.js";
 import { showLocalTimes } from "./times.js";
@@ -156,11 +157,11 @@ function startOnce() {
 // The form of the single buttons, and those of the agent's questions, which appear and disappear.
 document.addEventListener("submit", async (event) => {
   const form = event.target;
-  if (!form.matches("#actions, #wait-form, .asks, .setting")) return;
+  if (!form.matches("#actions, #wait-form, .asks, .setting, .queued-edit")) return;
   event.preventDefault();
   const button = event.submitter;
   const body = new FormData(form, button);
-  button.disabled = true;
+  button.disabled = !button.matches(".move"); // pressed twice, it moves a prompt twice; disabled, it would lose the focus
   try {
     const answer = await send(button.hasAttribute("formaction") ? button.formAction : form.action, body);
     tell(answer.message ?? "");
@@ -168,6 +169,7 @@ document.addEventListener("submit", async (event) => {
     markFields(shown, answer.fields ?? {});
     if (answer.key_html) showKey(answer.key_html);
     if (form.matches(".setting")) forgetChoice(shown);
+    if (form.matches(".queued-edit")) queue.answered(form, answer);
     if (button.name === "mode" && !answer.message) reading.follow(); // the banner with "Resume session" is far above the end
   } catch {
     tell("The server did not answer. Your request may have been received; the page shows the result when it reconnects.");
@@ -253,6 +255,7 @@ workspaceIs(page.dataset.workspace);
 draft.begin();
 attach.begin(tell);
 complete.begin();
+queue.begin();
 reading.begin();
 tabs.begin();
 if (!isPast && !location.hash && list.childElementCount) reading.toEnd();

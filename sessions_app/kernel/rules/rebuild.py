@@ -59,6 +59,8 @@ class PromptRow:
     state: str
     created_at: datetime
     text: str = ""
+    version: int = 1
+    """Counts the versions of the text."""
 
 
 @dataclass(slots=True)

@@ -115,6 +115,14 @@ class PromptInDoubt(SessionsError, code="prompt_in_doubt"):
     """It is unknown whether the agent received this prompt. Send it again, or dismiss it."""
 
 
+class PromptNotQueued(SessionsError, code="prompt_not_queued"):
+    """This prompt no longer waits in the queue, so it was not changed."""
+
+
+class PromptChanged(SessionsError, code="prompt_changed"):
+    """Someone else has changed this prompt meanwhile, so your change was not saved."""
+
+
 class PermissionPending(SessionsError, code="permission_pending"):
     """The agent is waiting for your answer. Sending a prompt now withdraws its question and cancels its turn."""
 

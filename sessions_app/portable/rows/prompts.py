@@ -13,6 +13,7 @@ from sessions_app.models import Attachment, Prompt, TaskSession
 from sessions_app.portable.rows.batches import insert_rows
 from sessions_app.portable.rows.parents import find_user
 from sessions_app.portable.snapshot_values import SnapshotValues
+from sessions_app.prompts.events import LARGEST_VERSION
 from sessions_app.prompts.rules.attachments import MAX_FILES, AttachedFile, clean_name, media_type_of
 
 _NEEDS_NO_TEXT = (PromptState.DONE, PromptState.DISMISSED, PromptState.WITHDRAWN)
@@ -24,7 +25,9 @@ def write_prompts(session: TaskSession, snapshot: SnapshotValues, rows: SessionR
     is_newer = snapshot.number("last_seq") >= last_seq
     recorded, problems = _read_prompts(snapshot)
     for message_id, values in recorded.items():
-        _update_row(rows, message_id, values, is_newer=is_newer)
+        problem = _update_row(rows, message_id, values, is_newer=is_newer)
+        if problem:
+            problems.append(problem)
     written = {}
     for message_id, row in rows.prompts.items():
         if not row.text and row.state not in _NEEDS_NO_TEXT:
@@ -33,6 +36,7 @@ def write_prompts(session: TaskSession, snapshot: SnapshotValues, rows: SessionR
         written[message_id] = _prompt(session, row, recorded.get(message_id, SnapshotValues(None)))
     insert_rows(list(written.values()), [rows.prompts[message_id].created_at for message_id in written])
     _link_replacements(written, recorded)
+    _restore_order(written, recorded)
     return problems
 
 
@@ -49,17 +53,24 @@ def _read_prompts(snapshot: SnapshotValues) -> tuple[dict[str, SnapshotValues], 
     return recorded, problems
 
 
-def _update_row(rows: SessionRebuild, message_id: str, values: SnapshotValues, *, is_newer: bool) -> None:
-    """Add what the snapshot has of a prompt to what the log told of it."""
+def _update_row(rows: SessionRebuild, message_id: str, values: SnapshotValues, *, is_newer: bool) -> str:
+    """Add what the snapshot has of a prompt to what the log told of it; return what is lost, if anything is."""
     state = values.one_of("state", set(PromptState), PromptState.HELD)
     created_at = values.time("created_at")
     if message_id not in rows.prompts:
         rows.prompts[message_id] = PromptRow(message_id, values.text("kind"), state, created_at or timezone.now())
     row = rows.prompts[message_id]
-    row.text = values.text("text") or row.text
     row.created_at = created_at or row.created_at
     if is_newer:
         row.state = state
+    version, text = min(max(values.number("version"), 1), LARGEST_VERSION - 1), values.text("text")
+    if version < row.version and row.text:
+        return ""  # the log has an edit that is newer than the snapshot, with all of its text
+    is_outdated = version < row.version and row.state not in _NEEDS_NO_TEXT
+    row.text, row.version = text or row.text, max(version, row.version)
+    if is_outdated:
+        return f"prompt {message_id[:40]!r} has an earlier text: the record lacks its last edit"
+    return ""
 
 
 def _prompt(session: TaskSession, row: PromptRow, values: SnapshotValues) -> Prompt:
@@ -71,6 +82,7 @@ def _prompt(session: TaskSession, row: PromptRow, values: SnapshotValues) -> Pro
         attachments=_read_attachments(values),
         kind=kind,
         state=row.state,
+        text_version=row.version,
         by=find_user(values.text("by")),
     )
 
@@ -98,6 +110,19 @@ def _link_replacements(written: Mapping[str, Prompt], recorded: Mapping[str, Sna
             if message_id in written and replacement in written and replacement not in taken:
                 taken.add(replacement)
                 Prompt.objects.filter(id=written[message_id].pk).update(**{name: written[replacement]})
+
+
+def _restore_order(written: Mapping[str, Prompt], recorded: Mapping[str, SnapshotValues]) -> None:
+    """Give the unfinished prompts the order that their users chose: their ids are new, and as they were created."""
+    unfinished = [
+        (recorded[message_id].number("place"), prompt)
+        for message_id, prompt in written.items()
+        if message_id in recorded and prompt.state not in _NEEDS_NO_TEXT and recorded[message_id].number("place")
+    ]
+    places = sorted(int(prompt.pk) for _, prompt in unfinished)
+    for place, (_, prompt) in zip(places, sorted(unfinished, key=lambda each: each[0]), strict=True):
+        if place != prompt.pk:
+            Prompt.objects.filter(id=prompt.pk).update(place=place)
 
 
 def named_files(session: TaskSession) -> set[str]:

@@ -19,6 +19,7 @@ from sessions_app.kernel.rules.states import (
     ENDED_STATES,
     TERMINAL_STATES,
     DesiredState,
+    PromptKind,
     PromptState,
     SessionState,
 )
@@ -61,6 +62,8 @@ from sessions_app.workspace.services.workspace_notes import head_sentence, ignor
 MAX_RECEIPTS_SHOWN = 8
 MAX_WAITS_SHOWN: Final = 20
 """Open waits that the page lists; an agent decides how many there are."""
+EDITED_HERE: Final = 20_000
+"""Characters of the longest queued prompt that is edited in the page itself; a longer one has a page of its own."""
 SESSION_PARTS: Final[Mapping[str, str]] = {
     "strip": "sessions/strip.html",
     "banner": "sessions/banner.html",
@@ -324,8 +327,18 @@ class SessionPage:
 
     @property
     def queue(self) -> list[dict[str, Any]]:
-        """The prompts that wait to be sent."""
-        return [self._prompt_row(prompt) for prompt in self._prompts if prompt.state in _WAITING]
+        """The prompts that wait to be sent, in the order of the queue; Kandev's own ones are sent first."""
+        waiting = [prompt for prompt in self._prompts if prompt.state in _WAITING]
+        waiting.sort(key=lambda prompt: prompt.queue_place)
+        movable = [prompt for prompt in waiting if _is_changeable(prompt)]
+        rows = []
+        for prompt in waiting:
+            row = self._prompt_row(prompt) | {"is_changeable": prompt in movable}
+            if prompt in movable:
+                row |= {"is_first": prompt == movable[0], "is_last": prompt == movable[-1]}
+                row["is_edited_here"] = len(prompt.text) <= EDITED_HERE
+            rows.append(row)
+        return rows
 
     @property
     def unsettled(self) -> list[dict[str, Any]]:
@@ -446,6 +459,12 @@ class SessionPage:
 
 
 _WAITING: Final = (PromptState.QUEUED, PromptState.SENDING)
+
+
+def _is_changeable(prompt: Prompt) -> bool:
+    return prompt.state == PromptState.QUEUED and prompt.kind == PromptKind.USER
+
+
 _VARIABLES: Final = tuple(
     name
     for name, member in vars(SessionPage).items()

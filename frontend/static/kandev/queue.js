@@ -1,0 +1,33 @@
+// Queued prompts: edit their text in the list, and keep a text that can no longer be saved.
+
+const composer = document.getElementById("composer");
+
+// The server's answer to an edit. A text that was refused stays in its form; if somebody else has changed the prompt,
+// which the list shows, saving once more replaces that version.
+export function answered(form, answer) {
+  const { text, version } = form.elements;
+  if (answer.version) version.value = answer.version;
+  if (answer.message) return;
+  text.defaultValue = text.value;
+  const details = form.closest("details");
+  if (details) details.open = false;
+}
+
+function useText(form) {
+  const { text } = composer.elements;
+  text.value = text.value ? `${text.value}\n\n${form.elements.text.value}` : form.elements.text.value;
+  text.dispatchEvent(new Event("input", { bubbles: true }));
+  text.focus();
+}
+
+export function begin() {
+  document.addEventListener("click", (event) => {
+    const button = event.target.closest(".unsaved button");
+    if (!button) return;
+    if (button.matches(".use-text")) useText(button.form);
+    button.closest(".unsaved").remove();
+  });
+  document.addEventListener("reset", ({ target }) => {
+    if (target.matches(".queued-edit")) target.closest("details").open = false;
+  });
+}

@@ -1,0 +1,122 @@
+"""Queued prompts are edited and moved in a real browser, and no text of an editor is lost."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from playwright.sync_api import Browser, Locator, Page, expect
+
+from sessions_app.models import TaskSession, session_transaction
+from sessions_app.prompts import services as prompts
+from tests.pages.browsers import NO_SOCKET
+from tests.pages.world import World, make_world, path_of, supervise
+
+pytestmark = [pytest.mark.browser, pytest.mark.django_db(transaction=True)]
+
+
+@pytest.fixture
+def world(browser: Browser) -> World:
+    supervise()
+    return make_world()
+
+
+def with_queue(world: World, *message_ids: str) -> TaskSession:
+    session = world.running_session()
+    for message_id in message_ids:
+        prompts.queue_prompt(session.id, message_id, f"do {message_id}", world.ada)
+    return session
+
+
+def open_editor(page: Page) -> Locator:
+    """Open the form of the first prompt, and return its text."""
+    page.get_by_text("Edit", exact=True).first.click()
+    return page.get_by_label("Text of this prompt").first
+
+
+def text_of(session: TaskSession, message_id: str) -> str:
+    return str(session.prompts.get(message_id=message_id).text)
+
+
+def test_edit_is_saved_without_a_page_load(visit: Any, world: World) -> None:
+    session, ada = with_queue(world, "one"), visit()
+    page = ada.open(path_of(session))
+    page.evaluate("window.stayed = true")
+    open_editor(page).fill("do it well")
+    page.locator("#queue").get_by_role("button", name="Save").click()
+    expect(page.locator("#queue .as-written")).to_have_text("do it well")
+    expect(page.get_by_label("Text of this prompt")).to_be_hidden()
+    assert page.evaluate("window.stayed")
+    assert text_of(session, "one") == "do it well"
+    assert ada.unexpected(*NO_SOCKET) == []
+
+
+def test_text_being_typed_survives_updates_of_the_queue(visit: Any, world: World) -> None:
+    session = with_queue(world, "one")
+    page = visit().open(path_of(session))
+    editor = open_editor(page)
+    editor.fill("")
+    editor.press_sequentially("half a ")
+    prompts.queue_prompt(session.id, "two", "do two", world.ada)
+    expect(page.locator("#queue")).to_contain_text("do two")
+    expect(editor).to_be_focused()
+    page.keyboard.type("thought")
+    expect(editor).to_have_value("half a thought")
+
+
+def test_edit_of_somebody_else_is_replaced_only_once_it_was_shown(visit: Any, world: World) -> None:
+    session = with_queue(world, "one")
+    page = visit().open(path_of(session))
+    editor = open_editor(page)
+    editor.fill("mine")
+    prompts.edit_prompt(session.id, "one", "theirs", version=1)
+    save = page.locator("#queue").get_by_role("button", name="Save")
+    save.click()
+    expect(page.locator("#refused")).to_contain_text("Someone else has changed this prompt")
+    expect(page.locator("#queue .as-written")).to_have_text("theirs")
+    expect(editor).to_have_value("mine")
+    assert text_of(session, "one") == "theirs"
+    save.click()
+    expect(page.locator("#queue .as-written")).to_have_text("mine")
+    assert text_of(session, "one") == "mine"
+
+
+def test_text_of_a_prompt_that_is_sent_meanwhile_can_be_used(visit: Any, world: World) -> None:
+    session = with_queue(world, "one", "two")
+    page = visit().open(path_of(session))
+    open_editor(page).fill("a long and good text")
+    with session_transaction(session.id) as transaction:
+        transaction.move_prompt(session.prompts.get(message_id="one"), "send")
+    expect(page.get_by_text("left the queue before your change was saved")).to_be_visible()
+    prompts.withdraw_prompt(session.id, "two")
+    expect(page.locator("#queue")).not_to_contain_text("do two")
+    page.get_by_role("button", name="Move it to").click()
+    expect(page.get_by_label("Your prompt")).to_have_value("a long and good text")
+    expect(page.locator(".unsaved")).to_have_count(0)
+    assert text_of(session, "one") == "do one"
+
+
+def test_prompt_is_moved_with_the_keyboard(visit: Any, world: World) -> None:
+    session = with_queue(world, "one", "two", "three")
+    page = visit().open(path_of(session))
+    texts = page.locator("#queue .as-written")
+    page.get_by_role("button", name="Move up").nth(2).focus()
+    page.keyboard.press("Enter")
+    expect(texts).to_have_text(["do one", "do three", "do two"])
+    expect(page.get_by_role("button", name="Move up").nth(1)).to_be_focused()
+    page.keyboard.press("Enter")
+    expect(texts).to_have_text(["do three", "do one", "do two"])
+    expect(page.locator("#queue li").first.get_by_role("button", name="Move down")).to_be_focused()
+
+
+def test_queue_fits_on_a_phone(visit: Any, world: World) -> None:
+    session = with_queue(world, "one", "two")
+    page = visit().open(path_of(session))
+    page.set_viewport_size({"width": 360, "height": 720})
+    open_editor(page)
+    assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+    for button in page.locator("#queue .buttons button").all():
+        box = button.bounding_box()
+        assert box is not None
+        assert box["x"] >= 0
+        assert box["x"] + box["width"] <= 360

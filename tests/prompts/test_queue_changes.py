@@ -1,0 +1,174 @@
+"""Queued prompts are edited and moved until they are sent, and nobody overwrites what they have not seen."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+import pytest
+
+from sessions_app.kernel.services.errors import Conflict, Invalid, NotFound, PromptChanged, PromptNotQueued
+from sessions_app.models import Prompt, TaskSession
+from sessions_app.prompts import services as prompts
+from sessions_app.prompts.models import QUEUE_ORDER
+from tests.prompts.test_delivery import queue_prompts, send_prompts
+from tests.supervisor.recording_agentctl import recording_agentctl
+from tests.supervisor.rows import NO_LEASE, make_user, names, running_session
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+Change = Callable[[TaskSession, str], Any]
+
+
+def edit(session: TaskSession, message_id: str) -> Prompt:
+    return prompts.edit_prompt(session.id, message_id, "do something else", version=1)
+
+
+def move(session: TaskSession, message_id: str) -> Prompt:
+    return prompts.move_to_position(session.id, message_id, 1)
+
+
+def queue_of(session: TaskSession) -> list[str]:
+    return [row.message_id for row in session.prompts.filter(state="queued").order_by(*QUEUE_ORDER)]
+
+
+def payload_of_last(session: TaskSession) -> dict[str, Any]:
+    event = session.events.order_by("seq").last()
+    assert event is not None
+    return dict(event.payload)
+
+
+def test_edited_text_is_what_the_agent_gets() -> None:
+    session = queue_prompts(running_session(execution=NO_LEASE), "p1")
+    row = prompts.edit_prompt(session.id, "p1", "do it well", version=1)
+    assert (row.text, row.text_version, row.state) == ("do it well", 2, "queued")
+    with recording_agentctl(session) as agentctl:
+        assert send_prompts(session, agentctl) == ["p1"]
+        assert agentctl.prompts[0]["text"] == "do it well"
+
+
+def test_edit_is_recorded_with_both_texts() -> None:
+    session = queue_prompts(running_session(execution=NO_LEASE), "p1")
+    prompts.edit_prompt(session.id, "p1", "x" * 5000, version=1)
+    assert names(session)[-1] == "session.prompt.edited"
+    payload = payload_of_last(session)
+    assert (payload["old_text"], payload["new_text"]) == ("do p1", "x" * 2000)
+    assert (payload["version"], payload["length"]) == (2, 5000)
+
+
+def test_second_editor_does_not_overwrite_the_first() -> None:
+    session = queue_prompts(running_session(execution=NO_LEASE), "p1")
+    prompts.edit_prompt(session.id, "p1", "the first editor's", version=1)
+    with pytest.raises(PromptChanged) as refused:
+        prompts.edit_prompt(session.id, "p1", "the second editor's", version=1)
+    assert refused.value.details == {"version": 2, "text": "the first editor's"}
+    prompts.edit_prompt(session.id, "p1", "the second editor's", version=2)
+    assert Prompt.objects.get().text == "the second editor's"
+
+
+def test_repeated_edit_changes_nothing_more() -> None:
+    session = queue_prompts(running_session(execution=NO_LEASE), "p1")
+    for _ in range(2):
+        assert prompts.edit_prompt(session.id, "p1", "do it well", version=1).text_version == 2
+    assert names(session).count("session.prompt.edited") == 1
+
+
+def test_repeated_request_still_names_the_edited_prompt() -> None:
+    session = running_session()
+    row, _ = prompts.queue_prompt(session.id, "p1", "do it", make_user())
+    for number, text in enumerate(("do it well", "do it now"), start=1):
+        prompts.edit_prompt(session.id, "p1", text, version=number)
+    assert prompts.queue_prompt(session.id, "p1", "do it", make_user()) == (row, False)
+    with pytest.raises(Conflict):
+        prompts.queue_prompt(session.id, "p1", "do it now", make_user())
+
+
+@pytest.mark.parametrize("change", [edit, move])
+@pytest.mark.parametrize("state", ["sending", "accepted", "delivered", "done", "held", "interrupted", "withdrawn"])
+def test_prompt_that_left_the_queue_is_not_changed(change: Change, state: str) -> None:
+    session = queue_prompts(running_session(execution=NO_LEASE), "p1", state=state)
+    with pytest.raises(PromptNotQueued) as refused:
+        change(session, "p1")
+    assert (refused.value.code, refused.value.details) == ("prompt_not_queued", {"state": state})
+    assert Prompt.objects.get().text == "do p1"
+    assert names(session) == []
+
+
+def test_prompt_that_is_being_sent_is_not_changed() -> None:
+    session = queue_prompts(running_session(execution=NO_LEASE), "p1")
+    with recording_agentctl(session) as agentctl:
+        send_prompts(session, agentctl)
+    with pytest.raises(PromptNotQueued):
+        edit(session, "p1")
+
+
+@pytest.mark.parametrize("change", [edit, move])
+@pytest.mark.parametrize("kind", ["continue", "retry", "wait", "check"])
+def test_prompts_of_kandev_are_neither_edited_nor_moved(change: Change, kind: str) -> None:
+    session = queue_prompts(running_session(execution=NO_LEASE), "p1", kind=kind)
+    with pytest.raises(Conflict, match="Kandev wrote this prompt"):
+        change(session, "p1")
+
+
+@pytest.mark.parametrize("change", [edit, move])
+def test_unknown_prompt_is_not_found(change: Change) -> None:
+    with pytest.raises(NotFound):
+        change(running_session(), "p1")
+
+
+@pytest.mark.parametrize("text", ["", "  \n", "a\0b", "x" * (prompts.TEXT_LIMIT + 1)])
+def test_text_that_cannot_be_sent_is_not_saved(text: str) -> None:
+    session = queue_prompts(running_session(execution=NO_LEASE), "p1")
+    with pytest.raises(Invalid):
+        prompts.edit_prompt(session.id, "p1", text, version=1)
+
+
+MOVES: Final[tuple[tuple[Callable[[TaskSession], Any], list[str]], ...]] = (
+    (lambda session: prompts.move_to_position(session.id, "c", 1), ["c", "a", "b", "d"]),
+    (lambda session: prompts.move_to_position(session.id, "a", 3), ["b", "c", "a", "d"]),
+    (lambda session: prompts.move_to_position(session.id, "a", 99), ["b", "c", "d", "a"]),
+    (lambda session: prompts.move_by(session.id, "b", -1), ["b", "a", "c", "d"]),
+    (lambda session: prompts.move_by(session.id, "b", 1), ["a", "c", "b", "d"]),
+    (lambda session: prompts.move_by(session.id, "a", -1), ["a", "b", "c", "d"]),
+    (lambda session: prompts.move_by(session.id, "d", 1), ["a", "b", "c", "d"]),
+    (lambda session: prompts.move_next_to(session.id, "d", "b", after=False), ["a", "d", "b", "c"]),
+    (lambda session: prompts.move_next_to(session.id, "a", "c", after=True), ["b", "c", "a", "d"]),
+    (lambda session: prompts.move_next_to(session.id, "a", "a", after=True), ["a", "b", "c", "d"]),
+)
+
+
+@pytest.mark.parametrize(("do", "expected"), MOVES)
+def test_moved_prompts_are_in_the_new_order(do: Callable[[TaskSession], Any], expected: list[str]) -> None:
+    session = queue_prompts(running_session(execution=NO_LEASE), "a", "b", "c", "d")
+    do(session)
+    assert queue_of(session) == expected
+    assert names(session) == ([] if expected == ["a", "b", "c", "d"] else ["session.prompt.moved"])
+
+
+def test_prompts_are_sent_in_the_order_that_users_gave_them() -> None:
+    session = queue_prompts(running_session(execution=NO_LEASE), "a", "b")
+    prompts.move_by(session.id, "b", -1)
+    with recording_agentctl(session) as agentctl:
+        assert send_prompts(session, agentctl) == ["b"]
+
+
+def test_later_prompt_is_behind_those_that_were_moved() -> None:
+    session = queue_prompts(running_session(execution=NO_LEASE), "a", "b")
+    prompts.move_to_position(session.id, "a", 2)
+    queue_prompts(session, "c")
+    assert queue_of(session) == ["b", "a", "c"]
+
+
+def test_move_names_both_positions() -> None:
+    session = queue_prompts(running_session(execution=NO_LEASE), "a", "b", "c")
+    prompts.move_to_position(session.id, "c", 1)
+    payload = payload_of_last(session)
+    assert (payload["message_id"], payload["old_position"], payload["new_position"]) == ("c", 3, 1)
+
+
+def test_prompt_is_not_moved_next_to_one_that_was_sent() -> None:
+    session = queue_prompts(running_session(execution=NO_LEASE), "a", state="delivered")
+    queue_prompts(session, "b", "c")
+    with pytest.raises(PromptNotQueued):
+        prompts.move_next_to(session.id, "c", "a", after=False)
+    assert queue_of(session) == ["b", "c"]
