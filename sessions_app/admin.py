@@ -23,6 +23,7 @@ from sessions_app.stream import admin as stream_admin
 from sessions_app.supervisor import admin as supervisor_admin
 from sessions_app.suspensions import admin as suspensions_admin
 from sessions_app.turns import admin as turns_admin
+from sessions_app.usage import admin as usage_admin
 from sessions_app.waits import admin as waits_admin
 
 __all__ = [
@@ -41,5 +42,6 @@ __all__ = [
     "supervisor_admin",
     "suspensions_admin",
     "turns_admin",
+    "usage_admin",
     "waits_admin",
 ]

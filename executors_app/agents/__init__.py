@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from enum import StrEnum
 from typing import Final, Literal
 
 from executors_app.wire.executions import LOCAL
@@ -58,6 +59,29 @@ def is_older(version: str, needed: str) -> bool:
     width = max(len(numbers), len(least))
     numbers, least = ([*each, *[0] * (width - len(each))] for each in (numbers, least))
     return numbers < least or (numbers == least and bool(found[2]) and not wanted[2])
+
+
+class Coverage(StrEnum):
+    """What a figure counts that an agent reports in a turn."""
+
+    TURN = "turn"
+    """This turn alone."""
+    CONVERSATION = "conversation"
+    """Everything since the conversation began, also after a restart of the agent."""
+    PROCESS = "process"
+    """Everything since the agent's process began; after a restart it may begin with what it had reported before."""
+    UNKNOWN = "unknown"
+    """Not known, or a part of the turn: it is not summed."""
+
+
+@dataclass(frozen=True, slots=True)
+class UsageReport:
+    """What the figures of an agent count. Those of installed agents are proven by ``test_usage_reports.py``."""
+
+    tokens: Coverage = Coverage.UNKNOWN
+    cost: Coverage = Coverage.UNKNOWN
+    input_has_cached: bool = False
+    """Whether its tokens in include those that were read from a cache or written into one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -380,6 +404,8 @@ class AgentType:
     """Failures that it reports as text."""
     errs_about_gone: bool = False
     """Whether it may report *gone* wrongly: then it takes two reports 90 s apart to set the token aside."""
+    usage: UsageReport = UsageReport()
+    """What the figures count that it reports."""
     needs: Sequence[str] = ()
     """Executables that must be on PATH; by default the first word of ``argv`` if there is an ``install``."""
     install: str = ""

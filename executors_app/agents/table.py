@@ -10,7 +10,17 @@ file of its own beside this one, under the agent's name.
 import sys
 from pathlib import Path
 
-from executors_app.agents import AgentType, SeedClaim, claude_code, codex, copilot, measured, published
+from executors_app.agents import (
+    AgentType,
+    Coverage,
+    SeedClaim,
+    UsageReport,
+    claude_code,
+    codex,
+    copilot,
+    measured,
+    published,
+)
 from executors_app.wire.protocol import BUILT_IN_AGENT
 
 _DEMO_AGENT = Path(__file__).resolve().parent.parent / "demo_agent"
@@ -38,6 +48,7 @@ _WITHOUT_A_PROGRAM_TO_INSTALL = (
         argv=("openai-chat",),  # for the pages: no program is run
         history_context_injection=True,
         replays_on_load=True,
+        usage=UsageReport(tokens=Coverage.TURN, input_has_cached=True),
         notes=(
             "A conversation with a model, without a program and without tools. The profile's environment configures "
             "the API: `OPENAI_BASE_URL` (up to `/v1`), `OPENAI_API_KEY`, and `OPENAI_MODEL` if the profile names no "
@@ -435,6 +446,7 @@ _ACP = (
         stores="`~/.local/share/opencode/opencode.db`",
         offers=measured("1.18.33", "load", "resume", "list", "fork", "close"),
         registry="opencode",
+        usage=UsageReport(cost=Coverage.CONVERSATION),
         notes=(
             "Measured with 1.18.33: keeps its context across `kill -9`, even during a turn; uses half a gigabyte of "
             "memory; covered by the test suite."
@@ -563,6 +575,7 @@ _ACP_BY_ADAPTER = (
         offers=measured("0.101.0", "load", "resume", "list", "fork", "close", "delete"),
         minimum={"@agentclientprotocol/claude-agent-acp": "0.43.0"},
         registry="claude-acp",
+        usage=UsageReport(tokens=Coverage.TURN, cost=Coverage.PROCESS),
         notes=(
             "Requires Node 22 or later. Measured with 0.101.0: keeps its context across `kill -9`, even during a "
             "turn; covered by the test suite. It asks questions only of clients that declare support for them, and "
@@ -584,6 +597,7 @@ _ACP_BY_ADAPTER = (
         stores="`~/.codex/sessions/` (`CODEX_HOME` moves them)",
         offers=measured("2.6.0", "load", "resume", "list", "fork", "close", "delete"),
         registry="codex-acp",
+        usage=UsageReport(tokens=Coverage.TURN),
         notes=(
             "Measured with 2.6.0: keeps its context across `kill -9`, even during a turn; covered by the test suite. "
             "The older package `@zed-industries/codex-acp` is no longer maintained; both provide `codex-acp`, and "
@@ -634,6 +648,7 @@ _COMMAND_LINES = (
         login="claude",
         key="ANTHROPIC_API_KEY",
         stores="`~/.claude/projects/`, by working directory",
+        usage=UsageReport(tokens=Coverage.TURN, cost=Coverage.PROCESS),
         notes=(
             "Run as `claude -p` with `stream-json` in both directions: one process for many turns; permission "
             "requests use its control protocol. Written from the types of its published SDK (0.3.330); only a prompt "
@@ -651,6 +666,7 @@ _COMMAND_LINES = (
         login="codex login",
         key="CODEX_API_KEY",
         stores="`~/.codex/sessions/` (`CODEX_HOME` moves them)",
+        usage=UsageReport(tokens=Coverage.CONVERSATION, input_has_cached=True),
         notes=(
             "Run as `codex exec` and `codex exec resume`: a process per turn, none in between. Measured with 0.166.0: "
             "keeps its context across `kill -9`; covered by the test suite. Its turns cannot ask for permission: its "

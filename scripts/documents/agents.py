@@ -5,7 +5,7 @@ from __future__ import annotations
 import html
 import shlex
 
-from executors_app.agents import CAPABILITIES, AgentType
+from executors_app.agents import CAPABILITIES, AgentType, Coverage, UsageReport
 from executors_app.plugins import agent_types
 from scripts.documents.markdown import markdown_table
 
@@ -28,6 +28,15 @@ observed it in this version. *Published*: taken from the protocol matrix of the 
 vendor's documentation, and not tested here. Kandev asks the running agent at each start and relies only on its \
 answer. How the agents that were tested here behave in practice, and what Kandev reports after agent and Kandev were \
 killed, is in the [agent matrix](agent-matrix.md), which `make agent-matrix` and `make agent-drills` write."""
+
+_USAGE_HEADER = """\
+## What their figures count
+
+What the [usage](operate/usage.md) that an agent reports counts: its *turn*, everything since its *conversation* \
+began, or everything since its *process* began. Where that is a conversation or a process, a turn has used what it \
+adds. If a new process may have taken over what the one before had counted, the cost of its first turn is unknown. \
+Figures of agents that are not in this table are shown and not summed. Each row is tested with the agent itself, \
+except `openai_chat`, whose API counts each request."""
 
 _RESUME_HEADER = """\
 ## How they resume
@@ -82,6 +91,7 @@ def agents_document() -> str:
     kinds = sorted(agent_types().values(), key=lambda kind: kind.title.casefold())
     head = ("type", "agent", "command", "protocol", "install", "log in", "API key", "conversations")
     offers_head = ("type", "known", *(f"`{name}`" for name in CAPABILITIES))
+    usage_head = ("type", "tokens", "cost", "tokens in")
     resume_head = ("type", "load", "told history", "known to replay", "gone")
     seed_head = ("type", "load, by the seed", "load", "history, by the seed", "history", "the seed says", "why ours")
     parts = [
@@ -89,6 +99,8 @@ def agents_document() -> str:
         markdown_table(head, [_type_row(kind) for kind in kinds]),
         _OFFERS_HEADER,
         markdown_table(offers_head, [_offers_row(kind) for kind in kinds if kind.driver == "acp" and kind.needs]),
+        _USAGE_HEADER,
+        markdown_table(usage_head, [_usage_row(kind) for kind in kinds if kind.usage != UsageReport()]),
         _RESUME_HEADER,
         markdown_table(resume_head, [_resume_row(kind) for kind in kinds]),
         "## Notes",
@@ -117,6 +129,12 @@ def _offers_row(kind: AgentType) -> tuple[str, ...]:
     known = f"{kind.offers.source}, {kind.offers.version}" if kind.offers else "unknown"
     cells = (kind.offers_capability(name) for name in CAPABILITIES)
     return (f"`{kind.name}`", known, *("" if offered is None else _yes_or_no(offered) for offered in cells))
+
+
+def _usage_row(kind: AgentType) -> tuple[str, ...]:
+    tokens, cost = ("" if each is Coverage.UNKNOWN else str(each) for each in (kind.usage.tokens, kind.usage.cost))
+    cached = "with those of a cache" if kind.usage.input_has_cached else "without those of a cache"
+    return (f"`{kind.name}`", tokens, cost, cached if tokens else "")
 
 
 def _resume_row(kind: AgentType) -> tuple[str, ...]:

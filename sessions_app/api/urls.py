@@ -21,6 +21,7 @@ from sessions_app.sessions import urls as sessions
 from sessions_app.stream import urls as stream
 from sessions_app.suspensions import urls as suspensions
 from sessions_app.turns import urls as turns
+from sessions_app.usage import urls as usage
 from sessions_app.waits import urls as waits
 from sessions_app.workflows import urls as workflows
 from sessions_app.workspace import urls as workspace
@@ -39,6 +40,7 @@ urlpatterns = [
     *stream.api_urlpatterns,
     *suspensions.api_urlpatterns,
     *turns.api_urlpatterns,
+    *usage.api_urlpatterns,
     *waits.api_urlpatterns,
     *workflows.api_urlpatterns,
     *workspace.api_urlpatterns,

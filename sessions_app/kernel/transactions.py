@@ -61,6 +61,7 @@ from sessions_app.recovery.rules.verification import ReceiptKind
 from sessions_app.starts.events import AGENTCTL_EVENTS, AgentctlReady, ReceiptWritten
 from sessions_app.turns.events import RUN_EVENTS, RunHeardAgain, RunStarted
 from sessions_app.turns.models import Turn, attach_session, newest_run
+from sessions_app.usage.models import record_turn_usage
 from sessions_app.waits.models import WaitKey, end_run_of_lost_prompt, revoke_wait_keys_of_run
 from sessions_app.waits.rules.wait_keys import WaitKeyState, WaitKind, most_usable_state
 
@@ -351,6 +352,8 @@ class SessionTransaction:
             revoke_wait_keys_of_run(self, run, reason or move)
             self.note_turn(run, last_seq=self.newest_seq + 1, stop_reason=stop_reason)
             details |= {"stop_reason": stop_reason, "usage": dict(run.usage or {}) or None}
+            if run.has_process:
+                details["counted"] = record_turn_usage(self.session, run, self.at).known() or None
         run.state, run.reason = after, reason
         self._write_noted(run, "state", "reason", "waited", "ended_at", "wait_kind")
         kind = RUN_EVENTS[after]

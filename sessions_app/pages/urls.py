@@ -15,6 +15,7 @@ from sessions_app.prompts import urls as prompts
 from sessions_app.recovery import urls as recovery
 from sessions_app.sessions import urls as sessions
 from sessions_app.timeline import urls as timeline
+from sessions_app.usage import urls as usage
 from sessions_app.waits import urls as waits
 from sessions_app.workflows import urls as workflows
 
@@ -28,6 +29,7 @@ urlpatterns = [
     *prompts.urlpatterns,
     *recovery.urlpatterns,
     *timeline.urlpatterns,
+    *usage.urlpatterns,
     *waits.urlpatterns,
     *workflows.urlpatterns,
     *sessions.urlpatterns,  # last: one of its addresses takes any action

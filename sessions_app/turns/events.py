@@ -147,6 +147,11 @@ class RunEnded(RunMoved):
     usage: dict[str, Any] | None = Field(
         default=None, description="the figures that the agent reported in this turn: tokens, `cost` and `currency`"
     )
+    counted: dict[str, Any] | None = Field(
+        default=None,
+        description="what this turn alone has used, as far as it is known: `tokens`, `input_tokens`, `output_tokens`, "
+        "`cached_tokens`, `cost` and `currency`",
+    )
 
     def update_inbox(self, inbox: Inbox) -> None:
         """Drop the notice that the agent ignored a cancel: its turn has ended."""
@@ -165,6 +170,8 @@ class RunEnded(RunMoved):
         run.usage = None
         if isinstance(usage, Mapping):
             run.usage = parse_stored_usage(usage)
+        counted = line.payload.get("counted")
+        run.counted = dict(counted) if isinstance(counted, Mapping) else {}
 
 
 class RunCompleted(

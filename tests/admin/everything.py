@@ -46,6 +46,7 @@ from sessions_app.models import (
     TaskSession,
     TeamPolicy,
     Turn,
+    TurnUsage,
     session_transaction,
 )
 from sessions_app.notifications.models import DeliveredItem, Delivery, NotificationSettings, Webhook
@@ -109,6 +110,8 @@ def _make_record(session: TaskSession, user: User, name: str) -> None:
         team=session.task.team, executor=session.executor, agent_type="demo", version=name, seen_at=now
     )
     Suspension.objects.create(session=session, run=run, reason="usage_limit", message="You have hit your limit.")
+    of_turn = {"turn_id": run.id, "team": session.task.team, "task_id": session.task_id, "session_id": session.id}
+    TurnUsage.objects.create(**of_turn, member=user, agent_type="demo", ended_at=now, day=now.date(), tokens=12)
     ContinuityReceipt.objects.create(session=session, kind="resumed", launch_id=uuid.uuid4().hex)
     sweep = RecoverySweep.objects.create(boot_id="boot", trigger="boot", started_at=now, outcomes={"resumed": 1})
     SweepOutcome.objects.create(sweep=sweep, session=session, rule="reattach")

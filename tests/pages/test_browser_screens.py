@@ -52,6 +52,7 @@ PLACES: dict[str, Callable[[TaskSession], str]] = {
     "executors": lambda session: "/executors/",
     "agents": lambda session: "/agents/",
     "help": lambda session: "/help/",
+    "usage": lambda session: "/usage/",
     "restart": lambda session: "/restart/",
 }
 

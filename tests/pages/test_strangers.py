@@ -14,6 +14,7 @@ from django.test import Client
 from sessions_app.models import Intent, Prompt
 from tests.pages.inline import KNOWN, foreign_inline
 from tests.pages.world import World, asks, first_prompt, ingest_lines, make_sweep, path_of
+from tests.usage.ledger import used
 
 ACTIONS = ["prompt", "resume", "cancel", "stop", "close", "answer", "resend", "continue", "dismiss", "withdraw"]
 OUTSIDE = re.compile(r"(?:src|href|action|formaction)=\"(?:[a-z]+:)?//", re.IGNORECASE)
@@ -89,6 +90,7 @@ PAGES: dict[str, Callable[[World], str]] = {
     "executors": lambda world: "/executors/" if world.running_session() else "",
     "sweeps": lambda world: "/sweeps/" if make_sweep(failed=1) else "",
     "sweep": lambda world: f"/sweeps/{make_sweep(world.session(), loaded=1).id}/",
+    "usage": lambda world: "/usage/" if used(world.task(), tokens=7) else "",
     "not found": lambda world: "/nowhere/",
     "login": lambda world: "/login/?out",
     "used link": lambda world: "/login/used/",

@@ -29,6 +29,8 @@ from sessions_app.sessions.rules.situation_facts import TASK_ENDS
 from sessions_app.sessions.services.queries import SECRET_FIELDS
 from sessions_app.sessions.views.session_summary import session_chips
 from sessions_app.sessions.views.sessions import run_and_redirect
+from sessions_app.usage.rules.wording import usage_summary
+from sessions_app.usage.services import task_usage
 from sessions_app.workflows.services.runs import run_of_task
 
 SESSIONS_PER_PAGE: Final = 50
@@ -72,6 +74,7 @@ def show_task(request: UserHttpRequest, task_id: uuid.UUID) -> HttpResponse:
         "form": form,
         "reads_only": not may_write(request.user, row.team_id),
         "workflow_run": run_of_task(row),
+        "usage_total": usage_summary(task_usage(row.id)),
     }
     context |= sessions_context(row, request.user, queried_number(request, "page"))
     return render(request, "board/task.html", context, status=form_status(form))

@@ -46,6 +46,8 @@ class RunRow:
     last_seq: int | None = None
     stop_reason: str | None = None
     usage: dict[str, Any] | None = None
+    counted: dict[str, Any] = field(default_factory=dict)
+    """What the turn alone has used, as far as its end tells it."""
     snapshot_before: str | None = None
     snapshot_after: str | None = None
 

@@ -14,6 +14,8 @@ from sessions_app.models import TaskSession, Turn
 from sessions_app.portable.rows.session import IMPORTED_ERROR_CODE
 from sessions_app.portable.snapshot_values import SnapshotValues
 from sessions_app.recovery.rules.verification import answer_digest
+from sessions_app.usage.models import add_imported_usage
+from sessions_app.usage.rules.figures import TurnFigures
 
 
 @dataclass
@@ -39,6 +41,7 @@ def write_runs(session: TaskSession, snapshot: SnapshotValues, rows: SessionRebu
         values = recorded.get(run.id, SnapshotValues(None))
         turns.append(_turn(session, run, values, prompt_ids.get(run.message_id), texts[run.id]))
     Turn.objects.bulk_create(turns)
+    add_imported_usage(session, turns, {run.id: TurnFigures.from_stored(run.counted) for run in runs})
 
 
 def _texts_of_turns(runs: Sequence[RunRow], messages: Sequence[MessageRow]) -> dict[uuid.UUID, _TurnTexts]:

@@ -52,6 +52,8 @@ from sessions_app.sessions.services.status import SessionReading, read_session
 from sessions_app.sessions.views.session_summary import WORKSPACE, BannerButton, banner_buttons, retry_buttons
 from sessions_app.stream.rules import usage
 from sessions_app.stream.views import attached_files
+from sessions_app.usage.rules.wording import usage_summary
+from sessions_app.usage.services import session_usage
 from sessions_app.waits import services as waits
 from sessions_app.waits.reader import waits_of_session
 from sessions_app.waits.rules.open_waits import OpenWaitRecord
@@ -171,6 +173,11 @@ class SessionPage:
     def usage(self) -> list[tuple[str, str]]:
         """What the agent has reported of tokens and costs."""
         return usage.usage_lines(self._session.usage)
+
+    @cached_property
+    def usage_total(self) -> str:
+        """What all its turns have used, in words; empty before the first turn has ended."""
+        return usage_summary(session_usage(self._session.id))
 
     @property
     def is_over(self) -> bool:

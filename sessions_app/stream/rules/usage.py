@@ -9,6 +9,7 @@ _COUNTS: Final[Mapping[str, tuple[str, ...]]] = {
     "input_tokens": ("input_tokens", "inputTokens", "prompt_tokens"),
     "output_tokens": ("output_tokens", "outputTokens", "completion_tokens"),
     "cached_tokens": ("cached_input_tokens", "cache_read_input_tokens", "cachedReadTokens"),
+    "cache_write_tokens": ("cache_write_input_tokens", "cache_creation_input_tokens", "cachedWriteTokens"),
     "total_tokens": ("total_tokens", "totalTokens"),
     "context_used": ("used",),
     "context_size": ("size",),

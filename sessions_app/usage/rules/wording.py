@@ -1,0 +1,61 @@
+"""Usage in words: what is known, and for how many turns nothing is (pure)."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from sessions_app.kernel.rules.wording import plural
+from sessions_app.usage.rules.figures import Usage
+
+UNKNOWN_TOKENS: Final = "Not reported"
+
+
+def tokens_text(usage: Usage) -> str:
+    """Return the number of tokens in words; it is not zero just because no turn has reported any."""
+    if usage.turns == 0:
+        return "0 tokens"
+    if usage.turns_without_tokens == usage.turns:
+        return UNKNOWN_TOKENS
+    return plural(usage.tokens, "1 token", "{:,} tokens")
+
+
+def cost_text(usage: Usage) -> str:
+    """Return the cost in each currency; empty if no turn has reported any."""
+    return ", ".join(f"{_amount(cost)} {currency}" for currency, cost in usage.costs)
+
+
+def _amount(cost: float) -> str:
+    if 0 < cost < 0.01:
+        return f"{cost:.4f}"
+    return f"{cost:,.2f}"
+
+
+def missing_text(usage: Usage) -> str:
+    """Return for how many turns a sum lacks their figures; empty if it lacks none, or if there is no sum."""
+    found = []
+    if 0 < usage.turns_without_tokens < usage.turns:
+        found.append(f"{_turns(usage.turns_without_tokens)} without tokens")
+    if 0 < usage.turns_without_cost < usage.turns:
+        found.append(f"{_turns(usage.turns_without_cost)} without a cost")
+    return ", ".join(found)
+
+
+def summary_text(usage: Usage) -> str:
+    """Return a sum in one sentence, such as *12 tokens, 0.40 USD in 3 turns (1 turn without tokens)*."""
+    known = ", ".join(filter(None, (tokens_text(usage), cost_text(usage))))
+    missing = missing_text(usage)
+    text = f"{known} in {_turns(usage.turns)}"
+    if missing:
+        text += f" ({missing})"
+    return text
+
+
+def usage_summary(usage: Usage) -> str:
+    """Return a sum in one sentence; empty if no turn has ended."""
+    if usage.turns == 0:
+        return ""
+    return summary_text(usage)
+
+
+def _turns(number: int) -> str:
+    return plural(number, "1 turn", "{:,} turns")

@@ -1,0 +1,157 @@
+"""Sums of the ledger: by day, agent, member and task, for the teams of a user."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import date, timedelta
+from functools import partial
+from typing import Any, Final
+
+from django.contrib.auth import get_user_model
+from django.contrib.auth.models import User
+from django.db.models import Count, Q, QuerySet, Sum
+from django.utils import timezone
+
+from executors_app.plugins import UnknownPlugin, agent_type
+from sessions_app.models import Task, TurnUsage
+from sessions_app.usage.models import local_day
+from sessions_app.usage.rules.figures import Usage, add_usage
+
+PERIODS: Final = (7, 30, 90, 365)
+"""Numbers of days that a report can be about; the last one is today."""
+DEFAULT_PERIOD: Final = 30
+MOST_ROWS: Final = 50
+"""Agents, members and tasks of a report that are listed each; the others are one row."""
+DELETED_TASK: Final = "A deleted task"
+Namer = Callable[[Sequence[Any]], Mapping[Any, str]]
+_SUMS: Final = {
+    "turns": Count("turn_id"),
+    "turns_without_tokens": Count("turn_id", filter=Q(tokens=None)),
+    "turns_without_cost": Count("turn_id", filter=Q(cost=None)),
+    "tokens_sum": Sum("tokens"),
+    "input_sum": Sum("input_tokens"),
+    "output_sum": Sum("output_tokens"),
+    "cached_sum": Sum("cached_tokens"),
+    "cost_sum": Sum("cost"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class UsageGroup:
+    """The usage of one day, agent, member or task."""
+
+    key: Any
+    """None: of unknown ones, or of those that are not listed."""
+    name: str
+    usage: Usage
+
+
+@dataclass(frozen=True, slots=True)
+class UsageReport:
+    """What the teams of a user have used in a period."""
+
+    since: date
+    until: date
+    total: Usage
+    days: list[UsageGroup]
+    """Every day of the period, also those without a turn."""
+    agents: list[UsageGroup]
+    members: list[UsageGroup]
+    tasks: list[UsageGroup]
+
+
+def usage_report(
+    user: User, days: int = DEFAULT_PERIOD, *, team: int | None = None, task: uuid.UUID | None = None
+) -> UsageReport:
+    """Return what ``user`` may see of the last ``days`` days, today included; of one team or task if it is named."""
+    until = local_day(timezone.now())
+    since = until - timedelta(days=days - 1)
+    rows = TurnUsage.objects.visible_to(user).filter(day__gte=since, day__lte=until)
+    if team is not None:
+        rows = rows.filter(team=team)
+    if task is not None:
+        rows = rows.filter(task_id=task)
+    by_day = _sums(rows, "day")
+    by_agent, by_member, by_task = (_sums(rows, name) for name in ("agent_type", "member_id", "task_id"))
+    dates = [since + timedelta(days=number) for number in range(days)]
+    return UsageReport(
+        since=since,
+        until=until,
+        total=add_usage(list(by_day.values())),
+        days=[UsageGroup(day, day.isoformat(), by_day.get(day, Usage())) for day in dates],
+        agents=_groups(by_agent, _agent_titles, "agents"),
+        members=_groups(by_member, _member_names, "members"),
+        tasks=_groups(by_task, partial(_task_titles, user), "tasks"),
+    )
+
+
+def session_usage(session_id: uuid.UUID) -> Usage:
+    """Return what a session has used."""
+    return _whole(TurnUsage.objects.filter(session_id=session_id))
+
+
+def task_usage(task_id: uuid.UUID) -> Usage:
+    """Return what all sessions of a task have used, also those that were deleted."""
+    return _whole(TurnUsage.objects.filter(task_id=task_id))
+
+
+def _whole(rows: QuerySet[TurnUsage]) -> Usage:
+    return add_usage([_usage(sums) for sums in rows.order_by().values("currency").annotate(**_SUMS)])
+
+
+def _sums(rows: QuerySet[TurnUsage], name: str) -> dict[Any, Usage]:
+    """Return the usage by the values of a column; one query."""
+    parts: dict[Any, list[Usage]] = {}
+    for sums in rows.order_by().values(name, "currency").annotate(**_SUMS):
+        parts.setdefault(sums[name], []).append(_usage(sums))
+    return {key: add_usage(found) for key, found in parts.items()}
+
+
+def _usage(sums: Mapping[str, Any]) -> Usage:
+    costs = ((sums["currency"], float(sums["cost_sum"])),) if sums["currency"] else ()
+    return Usage(
+        turns=sums["turns"],
+        turns_without_tokens=sums["turns_without_tokens"],
+        turns_without_cost=sums["turns_without_cost"],
+        tokens=int(sums["tokens_sum"] or 0),
+        input_tokens=int(sums["input_sum"] or 0),
+        output_tokens=int(sums["output_sum"] or 0),
+        cached_tokens=int(sums["cached_sum"] or 0),
+        costs=costs,
+    )
+
+
+def _groups(found: Mapping[Any, Usage], name_them: Namer, plural_name: str) -> list[UsageGroup]:
+    """Return the groups that used most first; those beyond the limit are one group."""
+    ordered = sorted(found.items(), key=lambda item: (-item[1].tokens, -item[1].turns, str(item[0])))
+    listed, others = ordered[:MOST_ROWS], ordered[MOST_ROWS:]
+    names = name_them([key for key, _ in listed])
+    groups = [UsageGroup(key, names[key], usage) for key, usage in listed]
+    if others:
+        groups.append(UsageGroup(None, f"{len(others)} other {plural_name}", add_usage([part for _, part in others])))
+    return groups
+
+
+def _agent_titles(keys: Sequence[Any]) -> dict[Any, str]:
+    return {name: _agent_title(name) for name in keys}
+
+
+def _agent_title(name: str) -> str:
+    try:
+        return str(agent_type(name).title)
+    except UnknownPlugin:
+        return name
+
+
+def _member_names(keys: Sequence[Any]) -> dict[Any, str]:
+    users = get_user_model().objects.filter(id__in=[key for key in keys if key is not None])
+    names: dict[Any, str] = {user.pk: user.get_full_name() or user.get_username() for user in users}
+    unknown = {None: "Nobody known"}
+    return {key: names.get(key) or unknown.get(key, "A deleted account") for key in keys}
+
+
+def _task_titles(user: User, keys: Sequence[Any]) -> dict[Any, str]:
+    titles = dict(Task.objects.visible_to(user).filter(id__in=keys).values_list("id", "title"))
+    return {key: titles.get(key, DELETED_TASK) for key in keys}

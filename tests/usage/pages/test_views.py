@@ -1,0 +1,131 @@
+"""The page of usage shows sums of the user's teams, and says for how many turns nothing is known."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+from axe_playwright_python.sync_playwright import Axe
+from django.db import connection
+from django.test import Client
+from django.test.utils import CaptureQueriesContext
+from playwright.sync_api import expect
+
+from sessions_app.models import TurnUsage
+from tests.pages.browsers import NO_SOCKET
+from tests.pages.world import World, path_of
+from tests.usage.ledger import used
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+def rows_of(page: str, table: str) -> list[tuple[str, ...]]:
+    """Return the texts of the cells of one table."""
+    part = page[page.index(f'id="{table}-title"') if f'id="{table}-title"' in page else page.index(f'id="{table}"') :]
+    part = part[: part.index("</section>")]
+    found = []
+    for row in re.findall(r"<tr>\s*<th scope=\"row\">(.*?)</tr>", part, re.DOTALL):
+        cells = [" ".join(re.sub(r"<svg.*?</svg>|<[^>]*>", " ", cell).split()) for cell in re.split(r"<td", row)]
+        found.append(tuple(re.sub(r"^[^>]*> ?", "", cell) if number else cell for number, cell in enumerate(cells)))
+    return found
+
+
+def test_page_sums_by_agent_member_task_and_day(ada: Client, world: World) -> None:
+    first, second = world.task("Mend the fence"), world.task("Count the fish")
+    used(first, member=world.ada, tokens=1200, cost=0.5, currency="USD", agent_type="claude_code")
+    used(first, member=world.ada, days_ago=1, agent_type="claude_code")
+    used(second, tokens=30, cost=2.0, currency="EUR")
+    used(second, days_ago=200, tokens=5)
+    page = ada.get("/usage/").text
+    assert "1,230 tokens, 2.00 EUR, 0.50 USD in 3 turns (1 turn without tokens, 1 turn without a cost)" in page
+    assert rows_of(page, "tasks") == [
+        ("Mend the fence", "1,200 tokens", "0.50 USD", "2 1 turn without tokens, 1 turn without a cost"),
+        ("Count the fish", "30 tokens", "2.00 EUR", "1"),
+    ]
+    assert [row[0] for row in rows_of(page, "agents")] == ["Claude Code", "Demo agent"]
+    assert [row[0] for row in rows_of(page, "members")] == ["ada", "Nobody known"]
+    assert [row[1] for row in rows_of(page, "by-day")] == ["1,230 tokens", "Not reported"]
+    assert "1,235 tokens" in ada.get("/usage/?days=365").text
+    assert "30 tokens" in ada.get(f"/usage/?task={second.id}").text
+
+
+def test_usage_of_other_teams_is_neither_summed_nor_named(ada: Client, bob: Client, world: World) -> None:
+    task = world.task("Mend the fence")
+    used(task, tokens=77, member=world.ada)
+    page = bob.get("/usage/").text
+    assert "0 tokens in 0 turns" in page
+    assert "fence" not in page
+    for query in (f"task={task.id}", f"team={world.team.pk}"):
+        assert bob.get(f"/usage/?{query}").status_code == 404
+        assert "77 tokens" in ada.get(f"/usage/?{query}").text
+
+
+@pytest.mark.parametrize("query", ["days=8", "days=x", "days=-7", "team=x", "team=0", "task=x", f"team={'9' * 30}"])
+def test_unknown_periods_teams_and_tasks_are_not_found(query: str, ada: Client, world: World) -> None:
+    assert ada.get(f"/usage/?{query}").status_code == 404
+
+
+def test_deleted_task_and_account_keep_their_figures_without_a_name(ada: Client, world: World) -> None:
+    task = world.task("Secret plan")
+    used(task, tokens=77)
+    task.delete()
+    TurnUsage.objects.update(member_id=10**6)
+    page = ada.get("/usage/").text
+    assert "Secret plan" not in page
+    assert rows_of(page, "tasks")[0][:2] == ("A deleted task", "77 tokens")
+    assert rows_of(page, "members")[0][:2] == ("A deleted account", "77 tokens")
+
+
+def test_number_of_queries_does_not_grow_and_lists_have_an_end(ada: Client, world: World) -> None:
+    used(world.task(), tokens=1)
+    ada.get("/usage/")
+    with CaptureQueriesContext(connection) as few:
+        ada.get("/usage/")
+    for number in range(60):
+        used(world.task(f"Task {number}"), days_ago=number % 20, tokens=number, agent_type=f"agent-{number}")
+    with CaptureQueriesContext(connection) as many:
+        page = ada.get("/usage/").text
+    assert len(many) == len(few)
+    rows = rows_of(page, "tasks")
+    assert (len(rows), rows[-1][0]) == (51, "11 other tasks")
+    assert sum(int(row[1].split()[0]) for row in rows) == 1 + sum(range(60))
+
+
+def test_session_and_task_page_show_their_sum_and_lead_to_the_page(ada: Client, world: World) -> None:
+    session = world.resting_session()
+    TurnUsage.objects.all().delete()
+    for path in (path_of(session), f"/tasks/{session.task_id}/"):
+        assert 'id="usage"' not in ada.get(path).text
+    used(session.task, session_id=session.id, tokens=40)
+    used(session.task, session_id=session.id)
+    used(session.task, tokens=2)
+    page = ada.get(path_of(session)).text
+    assert "40 tokens in 2 turns (1 turn without tokens)" in page
+    assert f'href="/usage/?task={session.task_id}"' in page
+    page = ada.get(f"/tasks/{session.task_id}/").text
+    assert "42 tokens in 3 turns (1 turn without tokens)" in page
+    assert f'href="/usage/?task={session.task_id}"' in page
+
+
+@pytest.mark.browser
+@pytest.mark.parametrize(
+    ("name", "width", "scheme"), [("usage-telephone-dark", 360, "dark"), ("usage-light", 1280, "light")]
+)
+def test_page_fits_a_phone_in_both_themes_and_needs_no_script(
+    name: str, width: int, scheme: str, visit: Any, world: World, picture: Any
+) -> None:
+    for number in range(40):
+        task = world.task(f"Task {number} with a rather long title that has to be broken somewhere")
+        used(task, days_ago=number % 25, tokens=number * 1000, member=world.ada, cost=0.1, currency="USD")
+    ada = visit(viewport={"width": width, "height": 740}, color_scheme=scheme)
+    page = ada.open("/usage/")
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    found = Axe().run(page)
+    assert found.violations_count == 0, found.generate_report()
+    assert page.locator(".usage-chart rect").count() == 30
+    picture(page, name)
+    page.get_by_label("Period").select_option("7")
+    page.get_by_role("button", name="Show").click()
+    expect(page.locator(".usage-chart rect")).to_have_count(7)
+    assert ada.unexpected(*NO_SOCKET) == []
