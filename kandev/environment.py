@@ -220,6 +220,8 @@ class Environment:
     """How often a turn is retried after a transient error of the model's provider; 0: never."""
     continue_at_reset: int = _entry(_count_or_none, "0")
     """After how many usage limits in a row work that a limit has cut off is continued automatically; 0: never."""
+    missed_schedules: str = _entry(_one_of("once", "skip"), "once")
+    """What happens after scheduled runs of a workflow were missed: one run makes up for all (once), or none (skip)."""
     stall_notice: float = _entry(_seconds, "300")
     """Time without output after which a turn is shown as silent; nothing is stopped. 0: never."""
     turn_output_limit: int = _entry(_bytes_or_none, "104857600")

@@ -40,6 +40,7 @@ KANDEV_START_TIMEOUT = _env.start_timeout
 KANDEV_CONTINUE = _env.continue_
 KANDEV_TURN_RETRIES = _env.turn_retries
 KANDEV_CONTINUE_AT_RESET = _env.continue_at_reset
+KANDEV_MISSED_SCHEDULES = _env.missed_schedules
 KANDEV_STALL_NOTICE = _env.stall_notice
 KANDEV_TURN_OUTPUT_LIMIT = _env.turn_output_limit
 KANDEV_SESSION_OUTPUT_LIMIT = _env.session_output_limit

@@ -52,6 +52,14 @@ class Workflow(TeamModel):
     """When its cron trigger is due next."""
     trigger_error = models.TextField(blank=True, default="")
     """What prevented the last trigger from starting it; empty if nothing did."""
+    missed_count = models.PositiveIntegerField(default=0, db_default=0, editable=False)
+    """How many scheduled runs did not start at their time, the last time that this happened; 0: never."""
+    missed_from = models.DateTimeField(null=True, blank=True, editable=False)
+    missed_until = models.DateTimeField(null=True, blank=True, editable=False)
+    missed_run = models.ForeignKey(
+        "WorkflowRun", models.SET_NULL, null=True, blank=True, related_name="+", db_constraint=False, editable=False
+    )
+    """The run that made up for them; None: there is none."""
     created_by = models.ForeignKey(settings.AUTH_USER_MODEL, models.SET_NULL, null=True, blank=True, related_name="+")
     created_at = models.DateTimeField(auto_now_add=True)
     updated_at = models.DateTimeField(auto_now=True)

@@ -241,7 +241,7 @@ def test_session_sleeps_during_a_long_wait_for_an_external_result(age: timedelta
 def test_result_of_a_wait_wakes_the_session_that_sleeps_in_it() -> None:
     session = idle_session()
     opened = waits.open_wait(session.id, "The build", None, make_user())
-    Turn.objects.filter(id=opened.run_id).update(started_at=timezone.now() - LONG_AGO)
+    Turn.objects.filter(session=session, state="waiting").update(started_at=timezone.now() - LONG_AGO)
     assert put_to_sleep(session)
     write_stopped(session.id, None, IDLE_REASON)
     session.intents.update(done_at=timezone.now())

@@ -8,6 +8,7 @@ from pydoc import locate
 from typing import Any
 
 import pytest
+from django.test import Client
 from django.utils import timezone
 from django_q.models import Schedule
 
@@ -22,7 +23,7 @@ from sessions_app.workflows.services.run_records import graph_of
 from sessions_app.workflows.services.schedules import start_due_runs
 from sessions_app.workflows.services.trigger_confirmation import current_parts, parse_triggers, serialize_parts
 from sessions_app.workflows.services.workflows import archive_workflow, save_workflow
-from tests.api.world import World, make_world
+from tests.api.world import World, client_of, make_world
 from tests.workflows.workflow_builder import node, workflow
 
 pytestmark = pytest.mark.django_db
@@ -94,6 +95,81 @@ def test_missed_slots_start_one_run(world: World) -> None:
     assert (start_due_runs(back), start_due_runs(back)) == (1, 0)
     workflow.refresh_from_db()
     assert workflow.next_run_at == NOON + timedelta(hours=8)
+
+
+@pytest.mark.parametrize(
+    ("back", "catches_up", "runs", "missed"),
+    [
+        # Hours after noon, whether one run makes up, the slots of the runs, how many were missed and until when.
+        (0.1, True, [0], None),
+        (0.5, True, [0], (1, 0)),
+        (7.5, True, [0], (8, 7)),
+        (7.1, True, [0], (7, 6)),
+        (0.1, False, [0], None),
+        (0.5, False, [], (1, 0)),
+        (7.5, False, [], (8, 7)),
+        (7.1, False, [7], (7, 6)),
+    ],
+)
+def test_missed_slots_are_made_up_for_once_and_told(
+    world: World, settings: Any, back: float, catches_up: bool, runs: list[int], missed: tuple[int, int] | None
+) -> None:
+    settings.KANDEV_MISSED_SCHEDULES = "once" if catches_up else "skip"
+    workflow = due_at(triggered(world, CRON), NOON)
+    now = NOON + timedelta(hours=back)
+
+    assert [start_due_runs(now) for _ in range(3)] == [len(runs), 0, 0]
+
+    started = [run.inputs["timestamp"] for run in WorkflowRun.objects.all()]
+    assert started == [(NOON + timedelta(hours=hours)).isoformat() for hours in runs]
+    workflow.refresh_from_db()
+    assert workflow.next_run_at == NOON + timedelta(hours=int(back) + 1)
+    if missed is None:
+        assert (workflow.missed_count, workflow.missed_from) == (0, None)
+        return
+    count, until = missed
+    told = (workflow.missed_count, workflow.missed_from, workflow.missed_until)
+    assert told == (count, NOON, NOON + timedelta(hours=until))
+    assert workflow.missed_run == WorkflowRun.objects.first()
+
+
+def test_missed_slots_are_told_though_no_run_makes_up_for_them_beside_an_active_one(world: World) -> None:
+    workflow = due_at(triggered(world, CRON), NOON)
+    start_due_runs(NOON)
+    assert start_due_runs(NOON + timedelta(hours=3, minutes=30)) == 0
+    workflow.refresh_from_db()
+    assert (workflow.missed_count, workflow.missed_run) == (3, None)
+
+
+def test_crash_after_the_run_that_makes_up_tells_the_same(world: World) -> None:
+    workflow = due_at(triggered(world, CRON), NOON)
+    back = NOON + timedelta(hours=3, minutes=30)
+    start_due_runs(back)
+    due_at(workflow, NOON)
+    assert start_due_runs(back + timedelta(minutes=1)) == 0
+    workflow.refresh_from_db()
+    assert (workflow.missed_count, workflow.missed_run) == (4, WorkflowRun.objects.get())
+
+
+def test_counting_missed_slots_is_bounded(world: World) -> None:
+    workflow = due_at(triggered(world, '{triggerType: cron, cron: "* * * * *"}'), NOON)
+    back = NOON + timedelta(days=30)
+    assert start_due_runs(back) == 1
+    workflow.refresh_from_db()
+    assert (workflow.missed_count, workflow.missed_from, workflow.missed_until) == (1000, NOON, back)
+
+
+def test_page_and_api_tell_of_missed_slots(world: World) -> None:
+    workflow = due_at(triggered(world, CRON), NOON)
+    start_due_runs(NOON + timedelta(hours=7, minutes=30))
+    run = WorkflowRun.objects.get()
+    client = Client()
+    client.force_login(world.member)
+    page = " ".join(client.get(f"/workflows/{workflow.id}/").content.decode().split())
+    assert "8 scheduled runs were missed, from <time" in page
+    assert f'<a href="/workflows/runs/{run.id}/">One run</a> made up for them.' in page
+    shown = client_of(world.member).get(f"/api/v1/workflows/{workflow.id}/").json()
+    assert (shown["missed_count"], shown["missed_run"]) == (8, str(run.id))
 
 
 def test_slot_is_skipped_while_previous_run_is_active(world: World) -> None:

@@ -28,6 +28,10 @@ _NAMED_CRONS: Final = {
     "@yearly": "0 0 1 1 *",
 }
 _SEARCH_LIMIT: Final = timedelta(days=366 * 8 + 1)
+MAX_COUNTED_SLOTS: Final = 1000
+"""Missed slots that are counted; there may be more of them."""
+LATE_AFTER: Final = timedelta(minutes=10)
+"""A slot that is looked at later than this was missed: workers look every minute."""
 
 
 class CronError(ValueError):
@@ -162,6 +166,60 @@ class WorkflowTriggers:
         if not idle_minutes:
             return cls(tuple(crons))
         return cls(tuple(crons), timedelta(minutes=min(idle_minutes)))
+
+
+@dataclass(frozen=True, slots=True)
+class DueSlots:
+    """The slots of cron triggers that are due at a moment, of which each starts a run if it is not late."""
+
+    first: datetime
+    last: datetime
+    """The newest one, or the last one that was counted."""
+    before_last: datetime
+    """The one before the last; the first if there is only one."""
+    count: int
+    """At most ``MAX_COUNTED_SLOTS``."""
+    now: datetime
+
+    @property
+    def is_last_missed(self) -> bool:
+        """Whether even the newest slot is late: nothing looked for due slots when it came."""
+        return self.count == MAX_COUNTED_SLOTS or self.now - self.last > LATE_AFTER
+
+    @property
+    def missed(self) -> int:
+        """How many slots got no run of their own at their time."""
+        if self.is_last_missed:
+            return self.count
+        return self.count - 1
+
+    @property
+    def last_missed(self) -> datetime:
+        """The end of the time in which slots were missed."""
+        if self.count == MAX_COUNTED_SLOTS:
+            return self.now
+        if self.is_last_missed:
+            return self.last
+        return self.before_last
+
+    def to_start(self, *, catches_up: bool) -> datetime | None:
+        """Return the slot whose run starts now: with ``catches_up`` one for all, else the newest unless it is late."""
+        if catches_up:
+            return self.first
+        if self.is_last_missed:
+            return None
+        return self.last
+
+
+def find_due_slots(triggers: WorkflowTriggers, first: datetime, now: datetime) -> DueSlots:
+    """Return the slots from ``first``, which is due, until now."""
+    before_last, last, count = first, first, 1
+    while count < MAX_COUNTED_SLOTS:
+        following = triggers.next_after(last)
+        if following is None or following > now:
+            break
+        before_last, last, count = last, following, count + 1
+    return DueSlots(first, last, before_last, count, now)
 
 
 def trigger_settings_of(workflow: WorkflowGraph) -> list[TriggerSettings]:

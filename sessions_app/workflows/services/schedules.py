@@ -9,6 +9,7 @@ from datetime import datetime
 from time import monotonic
 from typing import Any, Final
 
+from django.conf import settings
 from django.db import OperationalError, transaction
 from django.db.models import Max
 from django.db.models.fields.json import KeyTextTransform, KeyTransform
@@ -17,7 +18,7 @@ from sessions_app.kernel.services.errors import ChecksUnavailable, IdempotencyKe
 from sessions_app.kernel.services.idempotency import IdempotencyMark, mark_request
 from sessions_app.models import Turn
 from sessions_app.workflows.models import Workflow, WorkflowRun
-from sessions_app.workflows.nodes.trigger import WorkflowTriggers, find_triggers
+from sessions_app.workflows.nodes.trigger import DueSlots, WorkflowTriggers, find_due_slots, find_triggers
 from sessions_app.workflows.services import trigger_settings
 from sessions_app.workflows.services.loading import load_text
 from sessions_app.workflows.services.runs import start_saved_run
@@ -86,28 +87,50 @@ def _triggers_of(row: Workflow) -> WorkflowTriggers:
 
 
 def _start_by_cron(row: Workflow, triggers: WorkflowTriggers, now: datetime) -> bool:
-    """Start the run of a due slot, unless the previous run is still active; then move to the next slot.
+    """Start one run for all slots that are due, unless the previous run is still active; then move to the next slot.
 
     The run is created before ``next_run_at`` moves on. If we crash in between, the slot is due again, and the
     idempotency key of the slot finds the run that exists.
     """
-    slot, started = row.next_run_at, False
-    if slot is not None and slot > now:
+    due = row.next_run_at
+    if due is not None and due > now:
         return False
-    if slot is not None and triggers.crons and not _is_cron_run_active(row):
-        started = _start_triggered_run(row, "cron", slot)
-    same = Workflow.objects.filter(id=row.id, next_run_at=slot, revision=row.revision, triggers_enabled=True)
-    same.update(next_run_at=triggers.next_after(now))
+    started, missed = False, {}
+    if due is not None and triggers.crons:
+        slots = find_due_slots(triggers, due, now)
+        slot = slots.to_start(catches_up=settings.KANDEV_MISSED_SCHEDULES == "once")
+        if slot is not None and not _is_cron_run_active(row, slot):
+            started = _start_triggered_run(row, "cron", slot)
+        missed = _missed_columns(slots, row, slot)
+    same = Workflow.objects.filter(id=row.id, next_run_at=due, revision=row.revision, triggers_enabled=True)
+    same.update(next_run_at=triggers.next_after(now), **missed)
     return started
 
 
-def _is_cron_run_active(row: Workflow) -> bool:
+def _missed_columns(slots: DueSlots, row: Workflow, slot: datetime | None) -> dict[str, Any]:
+    """Return what the workflow's page tells of slots that were missed; nothing if none was."""
+    if not slots.missed:
+        return {}
+    key = _idempotency_key(row, "cron", slot) if slot is not None else ""
+    run = WorkflowRun.objects.filter(workflow=row, idempotency_key=key).first() if key else None
+    log.warning(
+        "workflow %s: %d scheduled runs were missed from %s to %s", row.id, slots.missed, slots.first, slots.last_missed
+    )
+    return {
+        "missed_count": slots.missed,
+        "missed_from": slots.first,
+        "missed_until": slots.last_missed,
+        "missed_run": run,
+    }
+
+
+def _is_cron_run_active(row: Workflow, slot: datetime) -> bool:
     """Return whether an earlier scheduled run is still active.
 
     The run of the due slot itself does not count: after a crash, the slot is asked for again.
     """
     active = WorkflowRun.objects.filter(workflow=row, trigger="cron", state__in=ACTIVE_STATES)
-    return active.exclude(idempotency_key=_idempotency_key(row, "cron", row.next_run_at)).exists()
+    return active.exclude(idempotency_key=_idempotency_key(row, "cron", slot)).exists()
 
 
 def _start_when_idle(row: Workflow, triggers: WorkflowTriggers, now: datetime) -> bool:
