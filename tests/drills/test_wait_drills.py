@@ -182,14 +182,14 @@ def test_agent_asleep_in_an_external_wait_has_no_process_until_the_result_wakes_
 
     assert session.processes() == []
     assert (session.status()["derived_status"], session.status()["asleep"]) == ("waiting", True)
-    (listed,) = deployment.api("GET", "/waits/")["results"]
+    (listed,) = deployment.api("GET", "waits/")["results"]
     assert (listed["kind"], listed["owner"], listed["id"]) == ("external", "system", wait["run_id"])
     assert redeem(deployment.url, wait["resume_token"], "what was the word?")[0] == 200
     wait_for_turn(session, 2)
 
     assert session.agent_text().count("The word was walrus.") == 1
     assert redeem(deployment.url, wait["resume_token"], "once more")[1]["code"] == "token_consumed"
-    assert deployment.api("GET", "/waits/")["count"] == 0
+    assert deployment.api("GET", "waits/")["count"] == 0
 
 
 def test_deadline_missed_while_the_server_is_down_is_reported_at_start(deployment: Deployment) -> None:
