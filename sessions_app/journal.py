@@ -6,12 +6,11 @@ To add a kind, declare it in ``JournalKind``, write its handler in the module of
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from typing import Final
 
 from executors_app.wire.protocol import TURN_ENDS, JournalKind
 from sessions_app.agents import journal as agents
-from sessions_app.kernel.rules.states import WORK, SessionState, WorkState
 from sessions_app.models import MessageDraft, SessionTransaction
 from sessions_app.permissions import journal as permissions
 from sessions_app.prompts import journal as prompts
@@ -22,6 +21,7 @@ from sessions_app.stream.conversation import OUTPUT_ONLY_KINDS, TEXT_KINDS, TOOL
 from sessions_app.stream.events.journal import JournalSkipped
 from sessions_app.stream.rules.tool_calls import key_of_tool
 from sessions_app.stream.stream_news import News
+from sessions_app.turns import agent_turns
 from sessions_app.turns import journal as turns
 from sessions_app.workspace import journal as workspace
 
@@ -41,6 +41,7 @@ LINE_HANDLERS: Final[Mapping[str, Callable[[JournalUpdate, JournalLine], None]]]
     JournalKind.TURN_COMPLETED: turns.complete_turn,
     JournalKind.TURN_CANCELLED: turns.cancel_turn,
     JournalKind.TURN_FAILED: turns.fail_turn,
+    JournalKind.AGENT_TURN_ENDED: agent_turns.end_announced,
     JournalKind.MESSAGE_USER: conversation.add_foreign_user_text,
     JournalKind.MESSAGE_AGENT: conversation.add_agent_text,
     JournalKind.MESSAGE_THOUGHT: conversation.add_thought,
@@ -89,10 +90,6 @@ FIELD_TYPES: Final[Mapping[str, type | tuple[type, ...]]] = {
     "question": dict,
     "usage": dict,
 }
-WORK_KINDS: Final = TEXT_KINDS | TOOL_KINDS | {JournalKind.MESSAGE_SUB_AGENT}
-"""Lines that show that the agent works."""
-LATE_OUTPUT: Final = timedelta(seconds=2)
-"""How long after its turn output still counts as part of it."""
 
 
 class LineApplier(JournalUpdate):
@@ -118,19 +115,8 @@ class LineApplier(JournalUpdate):
         self.transaction.clear_stall()
         if kind not in TEXT_KINDS:
             self.conversation.end_chunk()
-        if kind in WORK_KINDS and self.transaction.session.work_state == WorkState.IDLE:
-            self._note_work_outside_turn()
+        agent_turns.begin_if_due(self, line)
         handler(self, line)
-
-    def _note_work_outside_turn(self) -> None:
-        """Show a session as working whose agent produces output although no turn is open."""
-        transaction, turn = self.transaction, self.transaction.newest_run
-        is_ready = transaction.session.state == SessionState.WAITING_FOR_INPUT and transaction.session.launch_id
-        if not is_ready or turn is None or turn.ended_at is None:
-            return
-        # The end of an answer may arrive after the end of its turn.
-        if transaction.at - turn.ended_at >= LATE_OUTPUT and WORK.allows(transaction.session.work_state, "begin"):
-            transaction.move_work("begin")
 
 
 def _validate(line: JournalLine) -> None:
@@ -160,7 +146,7 @@ def news_of(lines: Sequence[JournalLine], *, agent_gone: bool) -> list[News]:
     news = [News.WORK_DUE]
     if JournalKind.WORKSPACE_SNAPSHOT in kinds:
         news.append(News.SNAPSHOT_TAKEN)
-    if not TURN_ENDS.isdisjoint(kinds):
+    if not (TURN_ENDS | {JournalKind.AGENT_TURN_ENDED}).isdisjoint(kinds):
         news.append(News.TURN_ENDED)
     if any(_completes_turn(line) for line in lines):
         news.append(News.TURN_COMPLETED)

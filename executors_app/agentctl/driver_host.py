@@ -50,7 +50,10 @@ class DriverHost(RequestHost):
             self._turns.note_output(kind, str(body.get("text") or ""))
             if self._turns.message_id is None:
                 self.on_output_outside_turn()
-        return self._journal.append(kind, **body)
+        seq = self._journal.append(kind, **body)
+        if kind == JournalKind.AGENT_TURN_ENDED:
+            self._turns.after_turn()
+        return seq
 
     def release_log_lines(self) -> None:
         """Append the held log lines: the conversation's id is known now, or there will be none."""

@@ -15,14 +15,14 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from executors_app.agentctl.drivers import CONVERSATION_LOST, Driver, TurnFailed
+from executors_app.agentctl.drivers import CONVERSATION_LOST, Driver, SupportsOwnWork, TurnFailed
 from executors_app.agentctl.drivers.failures import BLANK_STOP_REASON
 from executors_app.agentctl.drivers.prompt_content import describe_attachments
 from executors_app.agentctl.journal import Journal
 from executors_app.agentctl.permissions import Permissions
 from executors_app.agentctl.state_files import DurableStore
 from executors_app.machine import crash_points
-from executors_app.wire.protocol import ActiveTurn, ApiError, Code, JournalKind
+from executors_app.wire.protocol import AGENT_TURN_PREFIX, ActiveTurn, ApiError, Code, JournalKind
 
 logger = logging.getLogger(__name__)
 
@@ -243,11 +243,14 @@ class Turns:
     async def cancel(self, message_id: str) -> dict[str, bool]:
         """Ask the agent to end this turn; ``cancelled`` is False if it is not the active one.
 
-        A repeated request gets the first answer, also after the turn has ended.
+        The control plane also names turns that the agent began, which it alone knows: then the agent is asked to end
+        whatever it does without a prompt. A repeated request gets the first answer, also after the turn has ended.
         """
         if self._store.get("cancel", message_id):
             return {"cancelled": True}
         turn = self._turn
+        if turn is None and message_id.startswith(AGENT_TURN_PREFIX) and self.driver is not None:
+            return await self._cancel_own_turn(self.driver, message_id)
         if turn is None or turn.message_id != message_id:
             return {"cancelled": False}
         first, turn.cancel_requested = not turn.cancel_requested, True
@@ -255,8 +258,18 @@ class Turns:
         self._store_flag("cancel", message_id)
         crash_points.reached("agentctl.cancel_remembered")
         if first and turn.sent_to_driver:
-            await _ask_to_cancel(turn.driver)
+            await _ask_to_cancel(turn.driver.cancel)
             crash_points.reached("agentctl.cancel_asked")
+        self._permissions.cancel_all("turn_cancelled")
+        return {"cancelled": True}
+
+    async def _cancel_own_turn(self, driver: Driver, message_id: str) -> dict[str, bool]:
+        """Ask the agent to end what it began without a prompt; see ``cancel``."""
+        self._store_flag("cancel", message_id)
+        crash_points.reached("agentctl.cancel_remembered")
+        if isinstance(driver, SupportsOwnWork):
+            await _ask_to_cancel(driver.cancel_own_work)
+        crash_points.reached("agentctl.cancel_asked")
         self._permissions.cancel_all("turn_cancelled")
         return {"cancelled": True}
 
@@ -269,7 +282,7 @@ class Turns:
         self._journal.append(JournalKind.TURN_FAILED, message_id=turn.message_id, code=Code.DISK_FULL, message=_NO_ROOM)
         self._permissions.cancel_all("turn_cancelled")
         if turn.sent_to_driver:
-            self._in_background(_ask_to_cancel(turn.driver))
+            self._in_background(_ask_to_cancel(turn.driver.cancel))
 
     def abandon_active_turn(self) -> str | None:
         """Drop the active turn because the agent has exited, and return its message id.
@@ -346,9 +359,9 @@ async def _completed() -> None:
     """Return at once."""
 
 
-async def _ask_to_cancel(driver: Driver) -> None:
+async def _ask_to_cancel(cancel: Callable[[], Awaitable[None]]) -> None:
     try:
         async with asyncio.timeout(_CANCEL_LIMIT):
-            await driver.cancel()
+            await cancel()
     except Exception:
         logger.exception("the agent did not accept the request to cancel")

@@ -66,6 +66,7 @@ class JournalKind(StrEnum):
     TURN_COMPLETED = "turn.completed"
     TURN_CANCELLED = "turn.cancelled"
     TURN_FAILED = "turn.failed"
+    AGENT_TURN_ENDED = "agent.turn_ended"
     USAGE = "usage"
     AGENT_SETTINGS = "agent.settings"
     AGENT_COMMANDS = "agent.commands"
@@ -78,6 +79,9 @@ class JournalKind(StrEnum):
     AGENTCTL_ABANDONED = "agentctl.abandoned"
     LOG = "log"
 
+
+AGENT_TURN_PREFIX: Final = "agent:"
+"""Begins the message id of a turn that an agent began without a prompt: its control plane has made it up."""
 
 TURN_ENDS: Final = frozenset({JournalKind.TURN_COMPLETED, JournalKind.TURN_CANCELLED, JournalKind.TURN_FAILED})
 DURABLE_KINDS: Final = TURN_ENDS | {
@@ -167,6 +171,7 @@ class Code(StrEnum):
     SPAWN_FAILED = "spawn_failed"
     PROGRAM_MISSING = "program_missing"
     AGENT_EXITED = "agent_exited"
+    AGENT_BUSY = "agent_busy"
     HANDSHAKE_FAILED = "handshake_failed"
     START_TIMEOUT = "start_timeout"
     AUTH_REQUIRED = "auth_required"

@@ -18,7 +18,13 @@ from executors_app.machine import crash_points
 from executors_app.models import ExecutorRunning
 from executors_app.wire.errors import AgentctlRefused, ExecutorError, StaleGeneration
 from executors_app.wire.protocol import Code
-from sessions_app.kernel.rules.states import WAITING_PROMPT_STATES, DesiredState, PromptKind, PromptState
+from sessions_app.kernel.rules.states import (
+    WAITING_PROMPT_STATES,
+    DesiredState,
+    PromptKind,
+    PromptState,
+    TurnOrigin,
+)
 from sessions_app.kernel.services.errors import AttachmentMissing
 from sessions_app.models import (
     IntentKind,
@@ -39,6 +45,7 @@ from sessions_app.recovery.services.history import current_history
 from sessions_app.supervisor.execution_registry import ExecutionRegistry
 from sessions_app.supervisor.execution_stream import ExecutionStream
 from sessions_app.suspensions.models import open_suspension
+from sessions_app.turns import agent_turns
 
 log = logging.getLogger(__name__)
 REPORT_TIMEOUT = 10.0
@@ -182,8 +189,16 @@ def _can_take(transaction: SessionTransaction, execution: ExecutorRunning) -> bo
     wanted = transaction.session.desired_state == DesiredState.RUNNING
     # A setting that was requested before the prompt applies to it, so it is sent to the agent first.
     first = transaction.session.intents.filter(kind__in=(IntentKind.START, IntentKind.SETTING), done_at=None).exists()
-    free = wanted and not first and is_running(transaction.session, execution) and transaction.open_turn is None
-    return free and not session_flaws(transaction.session, execution)
+    ready = wanted and not first and is_running(transaction.session, execution)
+    return ready and not _is_held_by_turn(transaction) and not session_flaws(transaction.session, execution)
+
+
+def _is_held_by_turn(transaction: SessionTransaction) -> bool:
+    """Whether the prompt waits for the end of the open turn; one that the agent began holds it only for a while."""
+    turn = transaction.open_turn
+    if turn is None:
+        return False
+    return turn.origin != TurnOrigin.AGENT or agent_turns.holds_prompts(turn)
 
 
 def _next_prompt(transaction: SessionTransaction, epoch: str) -> Prompt | None:

@@ -14,6 +14,7 @@ from typing import Any, Final
 from django.contrib.auth.models import User
 
 from executors_app.machine import crash_points
+from executors_app.wire.protocol import AGENT_TURN_PREFIX
 from sessions_app.agents.rules.agent_programs import LOGGED_OUT
 from sessions_app.kernel.rules.states import (
     ENDED_STATES,
@@ -82,7 +83,7 @@ UNSTORABLE_CHARACTERS = re.compile("[\0\ud800-\udfff]")
 BLOCKS_KEY: Final = "prompt_blocks"
 """Metadata key: the kinds of content blocks that the agent accepted in prompts at its last start."""
 _MEGABYTE: Final = 1024 * 1024
-_RESERVED_PREFIXES: Final = ("continue:", "wait:", "check:", "retry:", "login:", LIMIT_PREFIX)
+_RESERVED_PREFIXES: Final = ("continue:", "wait:", "check:", "retry:", "login:", LIMIT_PREFIX, AGENT_TURN_PREFIX)
 """Beginnings of the names of Kandev's own prompts: a user's prompt with such a name would take its place."""
 INTERRUPTION_KEY: Final = "interruption"
 """Metadata key: ``{message_id, run_id, tools, since, changed, processes}``; empty: nothing is unfinished.
@@ -91,6 +92,9 @@ For work outside a turn also ``outside``, ``was_working`` and ``sentence``, whic
 """
 CARRIER_KEY: Final = "told_with"
 """Metadata key: message_id of the prompt that is on its way with history or interruption."""
+CARRIED_KEY: Final = "told_last"
+"""Metadata key: what the last of these prompts told, with its message_id; told again if its agent refused it unread."""
+_CONTEXT_KEYS: Final = (INTERRUPTION_KEY, INTERRUPTED_WAIT)
 
 
 def queue_prompt(
@@ -717,12 +721,21 @@ def mark_context_delivered(transaction: SessionTransaction, message_id: str) -> 
     """Forget the context that a delivered prompt carried, so that it is not told twice; return whether it did."""
     if transaction.session.metadata.get(CARRIER_KEY) != message_id:
         return False
-    transaction.set_fields(
-        inject_history=False,
-        metadata={**transaction.session.metadata, CARRIER_KEY: "", INTERRUPTION_KEY: {}, INTERRUPTED_WAIT: {}},
-    )
+    metadata = transaction.session.metadata
+    carried = {"message_id": message_id, **{name: metadata.get(name) or {} for name in _CONTEXT_KEYS}}
+    cleared = {CARRIER_KEY: "", **{name: {} for name in _CONTEXT_KEYS}, CARRIED_KEY: carried}
+    transaction.set_fields(inject_history=False, metadata={**metadata, **cleared})
     workspace_notes.forget_sent_notes(transaction)
     return True
+
+
+def restore_context(transaction: SessionTransaction, message_id: str) -> None:
+    """Let the next prompt tell what this one told of interrupted work and waits: the agent has refused it unread."""
+    carried = transaction.session.metadata.get(CARRIED_KEY) or {}
+    if carried.get("message_id") != message_id:
+        return
+    known = {name: carried.get(name) or {} for name in _CONTEXT_KEYS}
+    transaction.set_fields(metadata={**transaction.session.metadata, **known, CARRIED_KEY: {}})
 
 
 def _texts(known: Mapping[str, Any], name: str) -> list[str]:

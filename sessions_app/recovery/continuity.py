@@ -10,10 +10,11 @@ from django.db.models import Count, F, Q, QuerySet
 
 from executors_app.models import ExecutorRunning
 from executors_app.plugins import agent_type
+from executors_app.wire.protocol import Code
 from executors_app.wire.replayed_texts import MAX_TEXTS
 from sessions_app.attention.models import update_wording
 from sessions_app.attention.rules import notices
-from sessions_app.kernel.rules.states import PromptKind, RunState
+from sessions_app.kernel.rules.states import PromptKind, RunState, TurnOrigin
 from sessions_app.kernel.transactions import ERROR_LIMIT
 from sessions_app.models import ContinuityReceipt, IntentKind, Message, Prompt, SessionTransaction, TaskSession, Turn
 from sessions_app.prompts import services as prompts
@@ -126,8 +127,9 @@ _CHECKABLE = frozenset({Verified.UNPROVEN, Verified.PENDING})
 
 
 def completed_turns(session_id: uuid.UUID) -> QuerySet[Turn]:
-    """Select the completed turns of a session, without memory checks."""
+    """Select the completed turns of a session, without memory checks and turns that the agent began itself."""
     done = Turn.objects.filter(session_id=session_id, state=RunState.COMPLETED).order_by()
+    done = done.exclude(origin=TurnOrigin.AGENT)
     return done.exclude(message_id__startswith=verification.MEMORY_CHECK_PREFIX)
 
 
@@ -152,13 +154,14 @@ def mark_new_conversation(transaction: SessionTransaction) -> None:
 
 
 def _turns_of_conversation(session: TaskSession) -> QuerySet[Turn]:
-    """Select the turns that are part of the present conversation, by ``seq``: receipts have another machine's clock.
+    """Select the prompted turns of the present conversation, by ``seq``: receipts have another machine's clock.
 
     A turn of which it is not known when it began may be part of it.
     """
     noted = session.metadata.get(CONVERSATION_SINCE)
     since = noted if isinstance(noted, int) else 0
-    turns = Turn.objects.filter(session=session, has_process=True)
+    turns = Turn.objects.filter(session=session, has_process=True).exclude(origin=TurnOrigin.AGENT)
+    turns = turns.exclude(state=RunState.FAILED, reason=Code.AGENT_BUSY)  # the agent has refused it unread
     return turns.filter(Q(first_seq__gt=since) | Q(first_seq=None)).order_by()
 
 
@@ -246,6 +249,12 @@ def resend_history(transaction: SessionTransaction, message_id: str) -> None:
     receipt = _current_receipt(transaction)
     if receipt is not None and receipt.evidence.get("injected_with") == message_id:
         transaction.set_fields(inject_history=True)
+
+
+def give_back_context(transaction: SessionTransaction, message_id: str) -> None:
+    """Let the next prompt carry what this one carried, because the agent has refused it unread."""
+    resend_history(transaction, message_id)
+    prompts.restore_context(transaction, message_id)
 
 
 def settle_pending_receipt(transaction: SessionTransaction, *, failed: bool) -> None:

@@ -175,10 +175,7 @@ class ConversationUpdate:
         """Append a chunk to the growing message of this role and this writer, or begin one."""
         if not chunk:
             return
-        if self._growing is not None and (self._growing.role, self._growing.payload.get(SUB_AGENT, "")) != (
-            role,
-            sub_agent,
-        ):
+        if not self.is_growing(role, sub_agent):
             self.finish_text()
         if self._last_text is not None and self._joins_last_text:
             self._last_text.pieces.append(chunk)
@@ -190,6 +187,12 @@ class ConversationUpdate:
             event = self.transaction.reserve_event(MessageUpdated)
             self._changes.append(_Change(self._growing, event, pieces=[chunk]))
         self._last_text, self._joins_last_text = self._changes[-1], True
+
+    def is_growing(self, role: str, sub_agent: str = "") -> bool:
+        """Whether the next chunk of this role and this writer continues a message."""
+        if self._growing is None:
+            return False
+        return (self._growing.role, self._growing.payload.get(SUB_AGENT, "")) == (role, sub_agent)
 
     def end_chunk(self) -> None:
         """Give the next chunk its own event, so that it stays behind what comes in between."""

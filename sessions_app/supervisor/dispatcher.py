@@ -21,7 +21,7 @@ from executors_app.models import ExecutorRunning
 from executors_app.plugins import runtime
 from executors_app.wire.agent_settings import REASON_LIMIT, clean_text
 from executors_app.wire.errors import AgentctlRefused, AgentctlUnreachable, ExecutorError, StaleGeneration
-from executors_app.wire.protocol import Code
+from executors_app.wire.protocol import AGENT_TURN_PREFIX, Code
 from sessions_app.agents.models import WAITING, agent_settings_of, settle_change
 from sessions_app.kernel import actor_context
 from sessions_app.kernel.rules.states import WAITING_PROMPT_STATES, PermissionState
@@ -43,7 +43,9 @@ from sessions_app.starts.outcomes import settle_intent, write_stopped
 from sessions_app.supervisor import leases
 from sessions_app.supervisor.database_outage import DatabaseOutage, is_database_outage
 from sessions_app.supervisor.execution_registry import ExecutionRegistry
+from sessions_app.supervisor.execution_stream import ExecutionStream
 from sessions_app.supervisor.executions import load_execution_facts
+from sessions_app.turns.interruptions import end_cancelled_work
 
 log = logging.getLogger(__name__)
 _WITH_THE_NEXT_START = "next_start"
@@ -88,8 +90,7 @@ async def _send_command(registry: ExecutionRegistry, intent: Intent) -> bool:
             await stream.client.answer(intent.payload["permission_id"], intent.payload["option_id"], content)
             crash_points.reached("supervisor.answer_sent", intent.session_id)
         else:
-            await stream.client.cancel(intent.payload["message_id"], str(intent.id))
-            crash_points.reached("supervisor.cancel_sent", intent.session_id)
+            await _send_cancel(registry, stream, intent)
     except (AgentctlUnreachable, StaleGeneration):
         return False
     except AgentctlRefused as error:
@@ -97,6 +98,15 @@ async def _send_command(registry: ExecutionRegistry, intent: Intent) -> bool:
         return True
     await registry.database(settle_intent, intent.id, "done")
     return True
+
+
+async def _send_cancel(registry: ExecutionRegistry, stream: ExecutionStream, intent: Intent) -> None:
+    """Pass a cancel on; a turn that the agent began has no answer that ends it, so it is ended here."""
+    message_id = intent.payload["message_id"]
+    await stream.client.cancel(message_id, str(intent.id))
+    crash_points.reached("supervisor.cancel_sent", intent.session_id)
+    if message_id.startswith(AGENT_TURN_PREFIX):
+        await registry.database(end_cancelled_work, intent.session_id, stream.lease, message_id)
 
 
 def _load_content(intent: Intent) -> Mapping[str, Any]:

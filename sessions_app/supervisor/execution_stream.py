@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, aclosing, contextmanager, suppress
@@ -89,6 +90,7 @@ class ExecutionStream:
     """The trouble that the session's row shows."""
     ended: bool = False
     error: ExecutorError | None = None
+    began: float = field(default_factory=time.monotonic)
     _progressed: asyncio.Condition = field(default_factory=asyncio.Condition)
     _not_starting: asyncio.Event = field(default_factory=asyncio.Event)
     """Cleared from the request of a start until its outcome is written."""
@@ -105,6 +107,11 @@ class ExecutionStream:
         if self.observed_agent:
             return self.observed_launch
         return None
+
+    @property
+    def age(self) -> float:
+        """Seconds since the stream began to read the journal."""
+        return time.monotonic() - self.began
 
     def start(self) -> None:
         """Start to stream, in its own task."""

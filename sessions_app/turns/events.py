@@ -7,6 +7,7 @@ from typing import Any, ClassVar, Final
 
 from pydantic import Field
 
+from executors_app.wire.protocol import Code
 from sessions_app.attention.rules import notices
 from sessions_app.attention.rules.notices import AttentionKind
 from sessions_app.kernel.events.base import Event, Inbox, with_reason
@@ -35,6 +36,10 @@ _END_CAUSES: Final[Mapping[str, str]] = {
     "stopped": "the agent was stopped",
     "closed": "the session was closed",
 }
+_OWN_WORK_ENDS: Final[Mapping[str, Label]] = {
+    "quiet": Label("The agent’s own work counts as ended: nothing more has arrived", "good"),
+    "announced": Label("The agent ended its own work", "good"),
+}
 _RESUMED_LABELS: Final[Mapping[str, Label]] = {
     "resolved": Label("The agent’s request was answered, and the turn continued", "busy"),
     "completed": Label("The agent’s question was settled, and the turn continued", "busy"),
@@ -56,7 +61,7 @@ class RunEvent(Event):
 class RunStarted(
     RunEvent,
     name="session.run.started",
-    recorded_by="ingest, when the agent has accepted a prompt",
+    recorded_by="ingest, when the agent has accepted a prompt, or works without one",
     timeline=Label("A turn began", "busy"),
     quotes_prompt=True,
 ):
@@ -68,13 +73,21 @@ class RunStarted(
         default=None, description="who began the turn: `prompt`, `kandev` or `agent`; absent for an external wait"
     )
 
+    def timeline_label(self) -> Label:
+        """Say whether the agent began it itself."""
+        assert self.timeline is not None  # noqa: S101 - declared above
+        if self.origin == TurnOrigin.AGENT:
+            return Label("The agent began to work on its own", "busy")
+        return self.timeline
+
     @classmethod
     def rebuild(cls, rows: SessionRebuild, line: LogEvent) -> None:
-        """Add the run; the user's next message is its prompt."""
-        rows.expected = text_value(line.payload, "message_id")[:KEY_LIMIT]
+        """Add the run; the user's next message is its prompt, unless the agent began it."""
+        origin = text_value(line.payload, "origin")
+        if origin != TurnOrigin.AGENT:
+            rows.expected = text_value(line.payload, "message_id")[:KEY_LIMIT]
         run = rows.run(line)
         run.first_seq = line.seq
-        origin = text_value(line.payload, "origin")
         run.origin = None
         if origin in set(TurnOrigin):
             run.origin = origin
@@ -184,6 +197,11 @@ class RunCompleted(
 
     end_state = RunState.COMPLETED
 
+    def timeline_label(self) -> Label:
+        """Say how work ended that the agent began itself: it gives no answer that tells."""
+        assert self.timeline is not None  # noqa: S101 - declared above
+        return _OWN_WORK_ENDS.get(self.reason, self.timeline)
+
 
 class RunFailed(
     RunEnded,
@@ -199,6 +217,8 @@ class RunFailed(
 
     def timeline_label(self) -> Label:
         """Return the error."""
+        if self.reason == Code.AGENT_BUSY:
+            return Label("The agent did not take the prompt, because it was working on its own", "ask")
         return Label(with_reason("The turn failed", self.error_message), "bad")
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import uuid
 from collections.abc import Sequence
 from datetime import datetime, timedelta
 from typing import Any
@@ -29,10 +30,12 @@ from sessions_app.kernel.rules.states import (
 from sessions_app.kernel.rules.wording import describe_exit
 from sessions_app.models import (
     IntentKind,
+    Lease,
     PermissionRequest,
     Prompt,
     SessionTransaction,
     Turn,
+    session_transaction,
 )
 from sessions_app.permissions.events import PermissionExpired
 from sessions_app.permissions.journal import add_question_message
@@ -43,6 +46,8 @@ from sessions_app.recovery.services.assessment import assess_session, effective_
 from sessions_app.starts.events import AgentExited
 from sessions_app.starts.rules import restart_rules
 from sessions_app.stream.conversation import ConversationUpdate, schedule_writes
+from sessions_app.turns import agent_turns
+from sessions_app.turns.agent_turns import is_agent_turn
 from sessions_app.turns.events import OutsideWorkInterrupted
 from sessions_app.turns.models import was_cancelled
 from sessions_app.turns.rules import continuation
@@ -61,7 +66,8 @@ def interrupt_turn(
 ) -> bool:
     """Interrupt the open turn, because its agent is gone: close its messages, permission requests and prompts.
 
-    Returns False if no turn was open. Then it is recorded what else ended with the agent, if it is the present one.
+    Returns False if no turn was open. Then it is recorded what else ended with the agent, if it is the present one, as
+    for a turn that the agent began itself: nobody prompted it, so it is never continued.
     ``session.run.interrupted`` is recorded once per run: a unique key in the database enforces it. The session moves to
     WAITING_FOR_INPUT, unless it has ended for good. ``update`` is the conversation of a batch that is being applied;
     without one, the changes are scheduled here.
@@ -69,16 +75,17 @@ def interrupt_turn(
     run = transaction.open_turn
     conversation = update or ConversationUpdate(transaction)
     tools = conversation.unfinished_tools()
-    if run is None and is_present:
+    is_own = is_agent_turn(run)
+    if is_own or (run is None and is_present):
         _record_outside_work(transaction, conversation, reason, tools)
     if run is not None and reason not in USER_STOP_REASONS and _is_being_stopped(transaction):
         reason = "stopped"
     conversation.finish(tool_status="interrupted")
-    _expire_permissions(transaction, conversation)
+    _expire_permissions(transaction, conversation, "agent_gone")
     if run is not None:
         transaction.move_run("interrupt", reason=reason, once=f"run.interrupted:{run.id}", unfinished_tools=tools)
     interrupted = _settle_prompts(transaction)
-    if run is not None:
+    if run is not None and not is_own:
         _plan_continuation(transaction, run, interrupted, tools)
     if SESSION.allows(transaction.session.state, "interrupt"):
         if WORK.allows(transaction.session.work_state, "rest"):  # not if its task is done
@@ -88,6 +95,23 @@ def interrupt_turn(
     if update is None:
         schedule_writes([conversation])
     return run is not None
+
+
+def end_cancelled_work(session_id: uuid.UUID, lease: Lease, message_id: str) -> bool:
+    """End a turn that the agent began, after its cancel was passed on; return False if it is not open any more.
+
+    No answer of the agent follows such a cancel, as nobody has prompted it. If it works on, its output begins another
+    turn. Its requests are closed here, because an agentctl of release 1.0 leaves them open.
+    """
+    with session_transaction(session_id, lease) as transaction:
+        turn = transaction.open_turn
+        if turn is None or not is_agent_turn(turn) or turn.message_id != message_id:
+            return False
+        conversation = ConversationUpdate(transaction)
+        _expire_permissions(transaction, conversation, "turn_cancelled")
+        agent_turns.end(transaction, conversation, "cancel", "cancelled")
+        schedule_writes([conversation])
+    return True
 
 
 def _record_outside_work(
@@ -120,8 +144,10 @@ def _record_outside_work(
 
 
 def _works_outside_turn(transaction: SessionTransaction) -> bool:
-    """Whether output arrived although no turn is open; a turn that is retried keeps its session working, too."""
+    """Whether the agent works without a prompt; a turn that is retried keeps its session working, too."""
     session, newest = transaction.session, transaction.newest_run
+    if is_agent_turn(newest) and newest is not None and newest.ended_at is None:
+        return True
     if session.work_state != WorkState.WORKING or newest is None or newest.ended_at is None:
         return False
     retries = session.prompts.filter(kind=PromptKind.RETRY, state__in=OPEN_PROMPT_STATES)
@@ -188,9 +214,9 @@ def reset_attempts_if_stable(transaction: SessionTransaction, until: datetime | 
         transaction.set_fields(start_attempts=0)
 
 
-def _expire_permissions(transaction: SessionTransaction, conversation: ConversationUpdate) -> None:
+def _expire_permissions(transaction: SessionTransaction, conversation: ConversationUpdate, reason: str) -> None:
     """Close the open requests, with a number of statements that does not depend on how many there are."""
-    expired = {"state": PermissionState.EXPIRED, "settled_at": transaction.at, "reason": "agent_gone"}
+    expired = {"state": PermissionState.EXPIRED, "settled_at": transaction.at, "reason": reason}
     pending = PermissionRequest.objects.filter(session=transaction.session, state=PermissionState.PENDING)
     permissions = list(pending.exclude(kind=RequestKind.QUESTION).values_list("id", flat=True))
     questions = list(pending.filter(kind=RequestKind.QUESTION))
@@ -198,16 +224,16 @@ def _expire_permissions(transaction: SessionTransaction, conversation: Conversat
         return
     pending.update(**expired, sealed_answer={})
     for permission_id in permissions:
-        transaction.record_event(PermissionExpired(permission_id=permission_id, reason="agent_gone"))
+        transaction.record_event(PermissionExpired(permission_id=permission_id, reason=reason))
     for question in questions:
         for name, value in expired.items():
             setattr(question, name, value)
         transaction.record_event(
-            PermissionExpired(permission_id=question.id, reason="agent_gone", status=str(question.question_status))
+            PermissionExpired(permission_id=question.id, reason=reason, status=str(question.question_status))
         )
         add_question_message(conversation, question)
     closed = [*permissions, *(question.id for question in questions)]
-    revoke_wait_keys(transaction, "agent_gone", wait_id__in=closed)
+    revoke_wait_keys(transaction, reason, wait_id__in=closed)
 
 
 def _settle_prompts(transaction: SessionTransaction) -> Prompt | None:

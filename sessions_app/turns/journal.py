@@ -8,7 +8,7 @@ from typing import Final
 
 from executors_app.agents import COMMON_FAILURE_MESSAGES, USAGE_LIMIT, FailureMessage
 from executors_app.plugins import agent_types
-from executors_app.wire.protocol import JournalKind
+from executors_app.wire.protocol import Code, JournalKind
 from sessions_app.kernel.rules.states import CANCELLED_BY_AGENT, PROMPT, SESSION, WORK
 from sessions_app.models import SessionTransaction
 from sessions_app.recovery import continuity
@@ -16,6 +16,7 @@ from sessions_app.recovery.rules import verification
 from sessions_app.starts.outcomes import record_lost_conversation
 from sessions_app.stream.conversation import LEFT_OPEN, JournalLine, JournalUpdate
 from sessions_app.suspensions.journal import note_limit
+from sessions_app.turns import agent_turns
 from sessions_app.turns.retries import plan_retry, record_turn_failure
 from sessions_app.turns.rules import transient_errors, turn_ends
 
@@ -27,7 +28,7 @@ EMPTY_TURN_REASONS: dict[str, str] = {
 """Codes and messages of turns that ended normally although the agent did nothing."""
 NOTHING_SHOWN: Final = "It has shown no output or action in this turn."
 """Added to the reason that an agent gives for the early end of such a turn."""
-CODES_WITHOUT_PROOF = frozenset({*EMPTY_TURN_REASONS, USAGE_LIMIT})
+CODES_WITHOUT_PROOF = frozenset({*EMPTY_TURN_REASONS, USAGE_LIMIT, Code.AGENT_BUSY.value})
 """Codes of failed turns that say nothing about whether the agent has its conversation."""
 
 
@@ -60,8 +61,16 @@ def cancel_turn(update: JournalUpdate, line: JournalLine) -> None:
 
 
 def fail_turn(update: JournalUpdate, line: JournalLine) -> None:
-    """End a failed turn, and plan to try it again if its error may pass."""
+    """End a failed turn, and plan to try it again if its error may pass.
+
+    An agent that refuses a prompt because it is busy works on something of its own: that is a turn which it began.
+    """
+    is_refused = line.get("code") == Code.AGENT_BUSY and update.transaction.open_turn is not None
+    if is_refused:
+        continuity.give_back_context(update.transaction, str(line.get("message_id")))
     _end_turn(update, _with_limit_code(line), "fail")
+    if is_refused and update.transaction.session.launch_id:
+        agent_turns.begin(update)
 
 
 def _with_limit_code(line: JournalLine) -> JournalLine:

@@ -12,6 +12,7 @@ from django.utils import timezone
 
 from executors_app.agent_capabilities import own_title_in_team
 from executors_app.plugins import UnknownPlugin, agent_type
+from executors_app.wire.protocol import Code
 from sessions_app.agents.rules.agent_programs import EXPLAINED_CODES, explain_program_error
 from sessions_app.kernel.rules.states import (
     SESSION,
@@ -31,6 +32,7 @@ from sessions_app.stream.conversation import ConversationUpdate
 from sessions_app.turns.events import RunRetrying
 from sessions_app.turns.models import was_cancelled
 from sessions_app.turns.rules import transient_errors
+from sessions_app.turns.rules.agent_turns import MAX_REFUSALS, refusal_delay
 from sessions_app.turns.rules.continuation import Interruption, retry_prompt
 
 MESSAGE_CHARS = 4000
@@ -52,6 +54,8 @@ def plan_retry(
     stop, nor when all ``KANDEV_TURN_RETRIES`` are used up.
     """
     message = str(line.get("message") or "")[:MESSAGE_CHARS]
+    if line.get("code") == Code.AGENT_BUSY:
+        return _plan_after_refusal(transaction, run, failed, message)
     trouble = transient_errors.transient_trouble(str(line.get("code") or ""), message)
     if trouble is None or failed is None or not _may_retry(transaction, run, failed):
         return None
@@ -97,11 +101,24 @@ def record_turn_failure(
 ) -> None:
     """Add a message to the conversation about why a turn failed, and when it is retried."""
     reported = str(line.get("message") or "The turn failed.")
+    if line.get("code") == Code.AGENT_BUSY:
+        _record_refusal(conversation, reported, retry)
+        return
     message = explain_failure(transaction.session, str(line.get("code") or ""), reported)
     if retry is None:
         conversation.add_message("status", message, level="error")
     else:
         conversation.add_message("status", f"{message}\n{_record_retry_time(transaction, retry)}", level="warning")
+
+
+def _record_refusal(conversation: ConversationUpdate, reported: str, again: Prompt | None) -> None:
+    """Say that the agent has not taken a prompt; once, although it may refuse the prompt several times."""
+    if again is None:
+        text = f"The agent did not take this prompt, because it is busy with something else: {reported}"
+        conversation.add_message("status", text, level="error")
+    elif _count_refusals(again) == 1:
+        sentence = transient_errors.Retry(again.trouble, reported, again.attempt, 0, None).sentence
+        conversation.add_message("status", f"{sentence} It says: {reported}", level="warning")
 
 
 def _record_retry_time(transaction: SessionTransaction, row: Prompt) -> str:
@@ -121,8 +138,53 @@ def _record_retry_time(transaction: SessionTransaction, row: Prompt) -> str:
 
 def _may_retry(transaction: SessionTransaction, run: Turn, failed: Prompt) -> bool:
     session = transaction.session
+    return _is_wanted(session, run) and failed.attempt < settings.KANDEV_TURN_RETRIES
+
+
+def _is_wanted(session: TaskSession, run: Turn) -> bool:
     wanted = session.desired_state == DesiredState.RUNNING and SESSION.allows(session.state, "turn_ended")
-    return wanted and not was_cancelled(run) and failed.attempt < settings.KANDEV_TURN_RETRIES
+    return wanted and not was_cancelled(run)
+
+
+def _plan_after_refusal(
+    transaction: SessionTransaction, run: Turn, refused: Prompt | None, message: str
+) -> Prompt | None:
+    """Queue a prompt again that its agent refused because it works on something of its own.
+
+    agentctl reports such a refusal only if nothing shows that the agent has begun with the prompt. As every repeated
+    prompt, it is a new row with an id of its own, which settles the old one: no id is ever sent again.
+    """
+    if refused is None or refused.kind == PromptKind.CHECK or not _is_wanted(transaction.session, run):
+        return None  # the next start queues another memory check
+    refusals = _count_refusals(refused)
+    if refusals >= MAX_REFUSALS:
+        return None
+    row = transaction.add_prompt(
+        f"retry:{run.id}",
+        refused.text,
+        kind=PromptKind.RETRY,
+        by=refused.by,
+        attachments=refused.attachments,
+        attempt=refused.attempt,
+        not_before=timezone.now() + refusal_delay(refusals),
+        trouble=Code.AGENT_BUSY,
+        trouble_message=message,
+    )
+    refused.resent_as = row
+    refused.save(update_fields=["resent_as", "updated_at"])
+    return row
+
+
+def _count_refusals(row: Prompt) -> int:
+    """Return how often this prompt was refused before because the agent was busy."""
+    count, earlier = 0, row
+    while earlier.trouble == Code.AGENT_BUSY and count < MAX_REFUSALS:
+        before = earlier.predecessor
+        count += 1
+        if before is None:
+            break
+        earlier = before
+    return count
 
 
 def _retry_text(transaction: SessionTransaction, first: Prompt, trouble: str, tools: Sequence[str]) -> str:

@@ -22,6 +22,7 @@ from sessions_app.kernel.rules.states import (
     OPEN_RUN_STATES,
     RunState,
     SessionState,
+    TurnOrigin,
     WorkState,
 )
 from sessions_app.models import (
@@ -156,7 +157,9 @@ def _load_silent_runs(since: datetime) -> list[tuple[Turn, datetime]]:
     working = Turn.objects.filter(
         state=RunState.RUNNING, has_process=True, started_at__lte=since, session__stalled_since=None
     )
-    rows = working.annotate(newest_output=Subquery(newest.values("at")[:1])).filter(newest_output__lte=since)
+    # A turn that the agent began ends by itself when it is silent.
+    prompted = working.exclude(origin=TurnOrigin.AGENT)
+    rows = prompted.annotate(newest_output=Subquery(newest.values("at")[:1])).filter(newest_output__lte=since)
     return [(row, row.newest_output) for row in rows]
 
 

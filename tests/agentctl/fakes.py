@@ -32,6 +32,7 @@ class ObedientDriver:
         self.alive = False
         self.cwd = Path()
         self.go_on, self.cancelled = asyncio.Event(), asyncio.Event()
+        self.asked_to_end_own_work = 0
         self.asking: asyncio.Task[str | None] | None = None
 
     @property
@@ -59,6 +60,9 @@ class ObedientDriver:
             replayed_user_texts=["hello"] if request.resume_token else [],
             timings={"spawn": 1.0},
         )
+
+    async def cancel_own_work(self) -> None:
+        self.asked_to_end_own_work += 1
 
     async def prompt(
         self,

@@ -143,6 +143,19 @@ async def test_cancelled_turn_is_cancelled_whatever_the_agent_answers(started: R
     assert await started.prompt("hello", "m2") == (202, {"accepted": True, "duplicate": False})
 
 
+async def test_cancel_of_work_that_the_agent_began_spares_the_turn_of_a_prompt(
+    started: Running,
+) -> None:
+    assert await started.post("/cancel", message_id="agent:1") == (200, {"cancelled": True})
+    assert await started.post("/cancel", message_id="agent:1") == (200, {"cancelled": True})
+    assert started.agent.driver.asked_to_end_own_work == 1
+
+    await started.prompt("hang")
+    assert await started.post("/cancel", message_id="agent:2") == (200, {"cancelled": False})
+    assert started.agent.driver.asked_to_end_own_work == 1
+    assert not started.agent.driver.cancelled.is_set()
+
+
 async def test_prompt_that_is_cancelled_during_the_snapshot_before_it_never_reaches_the_agent(started: Running) -> None:
     snapshot_taken = asyncio.Event()
 

@@ -26,6 +26,10 @@ def update(kind: str, **body: Any) -> str:
     return json.dumps({"jsonrpc": "2.0", "method": "session/update", "params": params})
 
 
+def notification(method: str, params: Any) -> str:
+    return json.dumps({"jsonrpc": "2.0", "method": method, "params": params})
+
+
 def chunk(role: str, text: str, **body: Any) -> str:
     return update(f"{role}_message_chunk", content={"type": "text", "text": text}, **body)
 

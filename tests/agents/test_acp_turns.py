@@ -11,10 +11,12 @@ from typing import Any
 
 import pytest
 
-from executors_app.agentctl.drivers import Driver, TurnFailed
+from executors_app.agentctl.drivers import Driver, SupportsOwnWork, TurnFailed
+from executors_app.agentctl.drivers.acp import AcpDriver
+from executors_app.wire.protocol import JournalKind
 from tests.agents.conftest import MakeRequest
 from tests.agents.hosts import RecordingHost
-from tests.agents.scripts import SESSION, agent, chunk, error, request, result, update
+from tests.agents.scripts import SESSION, agent, chunk, error, notification, request, result, update
 from tests.support.faulty_agent import BIG_LINE, Garbage
 from tests.waiting import eventually_async
 
@@ -118,6 +120,51 @@ async def test_cancel_without_a_turn_does_nothing(
     await driver.prompt("m1", "hello", (), lambda: None)
 
     assert "session/cancel" not in [message["method"] for message in read_by_agent()]
+
+
+async def test_agent_is_asked_to_end_what_it_does_without_a_prompt(
+    driver: Driver, request_for: MakeRequest, read_by_agent: Callable[[], list[dict[str, Any]]]
+) -> None:
+    assert isinstance(driver, SupportsOwnWork)
+    await driver.cancel_own_work()
+    await driver.start(request_for(agent()))
+    await driver.cancel_own_work()
+    await driver.prompt("m1", "hello", (), lambda: None)
+
+    methods = [message["method"] for message in read_by_agent()]
+    assert methods[-2:] == ["session/cancel", "session/prompt"]
+
+
+@pytest.mark.parametrize(
+    ("params", "expected"),
+    [
+        ({"sessionId": SESSION, "stopReason": "end_turn"}, [{"stop_reason": "end_turn"}]),
+        ({"sessionId": SESSION, "stopReason": 7}, [{}]),
+        ({}, [{}]),
+        ({"sessionId": "another"}, []),
+    ],
+    ids=["own", "unreadable reason", "no session", "another session"],
+)
+async def test_announced_end_of_the_agents_own_turn_is_recorded(
+    params: dict[str, Any],
+    expected: list[dict[str, Any]],
+    driver: Driver,
+    host: RecordingHost,
+    request_for: MakeRequest,
+) -> None:
+    await driver.start(request_for(agent(session_prompt=[notification("_session/turn_ended", params), ENDED])))
+    await driver.prompt("m1", "hello", (), lambda: None)
+    assert _announced(host) == [], "the answer to the prompt ends its turn"
+
+    assert isinstance(driver, AcpDriver)
+    driver._recorder.handle_notification("_session/turn_ended", params)
+
+    assert _announced(host) == expected
+
+
+def _announced(host: RecordingHost) -> list[dict[str, Any]]:
+    lines = [dict(line) for line in host.lines if line["kind"] == JournalKind.AGENT_TURN_ENDED]
+    return [{name: value for name, value in line.items() if name != "kind"} for line in lines]
 
 
 async def test_error_after_our_cancel_counts_as_cancelled(driver: Driver, request_for: MakeRequest) -> None:
@@ -419,7 +466,7 @@ ENDED = result({"stopReason": "end_turn"})
 BUSY = "Internal error: session is already processing a prompt"
 
 
-async def test_prompt_waits_while_the_agent_says_that_it_is_busy(
+async def test_prompt_is_repeated_for_a_moment_while_the_agent_says_that_it_is_busy(
     driver: Driver, host: RecordingHost, request_for: MakeRequest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("executors_app.agentctl.drivers.acp._BUSY_WAIT", 0.05)
@@ -430,7 +477,24 @@ async def test_prompt_waits_while_the_agent_says_that_it_is_busy(
     assert await driver.prompt("m1", "hello", (), lambda: None) == "end_turn"
 
     assert host.agent_text() == "done"
-    assert host.logs() == ["the agent still works on something else; the prompt waits for it"]
+    assert host.logs() == ["the agent still works on something else; the prompt is repeated"]
+
+
+@pytest.mark.parametrize(
+    "said",
+    [BUSY, "A prompt is already in progress for this session", "The agent is currently busy"],
+    ids=["processing", "in progress", "busy"],
+)
+async def test_prompt_that_a_busy_agent_refuses_is_given_back(
+    said: str, driver: Driver, request_for: MakeRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("executors_app.agentctl.drivers.acp._BUSY_LIMIT", 0.0)
+    await driver.start(request_for(agent(session_prompt=[error(-32603, said)])))
+
+    with pytest.raises(TurnFailed) as failed:
+        await driver.prompt("m1", "hello", (), lambda: None)
+
+    assert (failed.value.code, failed.value.message) == ("agent_busy", said)
 
 
 @pytest.mark.parametrize(
@@ -455,9 +519,10 @@ async def test_prompt_that_has_begun_is_not_sent_again(
     script["session/prompt"] = [[work, error(-32603, "409: another request is in progress")], [ENDED]]
     await driver.start(request_for(script))
 
-    with pytest.raises(TurnFailed):
+    with pytest.raises(TurnFailed) as failed:
         await driver.prompt("m1", "hello", (), lambda: None)
 
+    assert failed.value.code != "agent_busy", "it may have been taken"
     assert [message["method"] for message in read_by_agent()].count("session/prompt") == 1
 
 

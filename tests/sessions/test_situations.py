@@ -46,6 +46,7 @@ def facts_of(resume: Mapping[str, Any] | None = None, **changes: Any) -> Situati
 
 
 UP = {"running": True, "known_dead": False}
+ALONE: dict[str, Any] = {"session_state": S.RUNNING, "work_state": "working", "works_alone": True}
 LOST = {"type_supports_resume": False}
 REJECTED = {"has_token": False, "token_rejected": True}
 STOPPED = {"desired_state": DesiredState.STOPPED, "stopped_by_user": True}
@@ -211,6 +212,9 @@ TABLE: list[tuple[SituationFacts, Code, str, str, str]] = [
     ),
     (facts_of(UP), Code.YOUR_TURN, "", "The agent is idle.", ""),
     (facts_of(UP, session_state=S.RUNNING, work_state="working"), Code.WORKING, "", "The agent is working.", ""),
+    (facts_of(UP, **ALONE), Code.WORKING, "", "The agent is working on its own.", ""),
+    (facts_of(UP, work_state="working"), Code.WORKING, "", "The agent is working on its own.", ""),
+    (facts_of(UP, **ALONE, queued_prompts=1), Code.QUEUED, "info", "working on its own. A prompt waits", "cancel"),
 ]
 IDS = [f"{number}-{row[1]}" for number, row in enumerate(TABLE)]
 

@@ -85,6 +85,7 @@ TABLE: list[tuple[JournalKind, dict[str, Any], tuple[str, ...], str]] = [
         (PROMPT + "done", RUN + "failed", *AT_REST, ADDED, DERIVED),
         "WAITING_FOR_INPUT",
     ),
+    (JournalKind.AGENT_TURN_ENDED, {"stop_reason": "end_turn"}, (), "RUNNING"),
     (
         JournalKind.AGENT_EXITED,
         {"exit_code": 9, "expected": False, "message_id": "p1"},

@@ -259,6 +259,54 @@ class SlowStart(FaultyAgent):
         return super().initialize()
 
 
+class WorksAlone(FaultyAgent):
+    """Agent that works on without a prompt after *work alone*, and refuses prompts while it does.
+
+    It says *alone* twice a second until ``<home>/finish`` exists or the work is cancelled. It announces the end of the
+    work if ``<home>/announce`` exists. ``<home>/taken`` lists the prompts that it takes, and ``<home>/refused`` those
+    that it refuses.
+    """
+
+    PAUSE: ClassVar = 2.5
+    """Seconds from the answer to the first word: later than what only completes the answer."""
+
+    def __init__(self, home: Path, options: argparse.Namespace):
+        super().__init__(home, options)
+        self._is_alone, self._is_cancelled = threading.Event(), threading.Event()
+
+    def handle(self, method: str, params: dict[str, Any]) -> dict[str, Any] | None:
+        """Also let a cancel end the work, and refuse a prompt during it."""
+        if method == "session/cancel":
+            self._is_cancelled.set()
+        if method == "session/prompt":
+            text = "".join(str(block.get("text", "")) for block in params.get("prompt", ()))
+            note = self.home / ("refused" if self._is_alone.is_set() else "taken")
+            with note.open("a") as file:
+                file.write(f"{text.splitlines()[-1]}\n")
+            if self._is_alone.is_set():
+                raise RpcError(-32603, "Internal error: the session is already processing a prompt")
+        return super().handle(method, params)
+
+    def answer(self, turn: Turn, text: str) -> None:
+        """Answer, and go on afterwards if the prompt asks for it."""
+        super().answer(turn, text)
+        if text.splitlines()[-1] == "work alone":
+            self._is_cancelled.clear()
+            self._is_alone.set()
+            threading.Thread(target=self._work_alone, args=(turn.conversation.id,), daemon=True).start()
+
+    def _work_alone(self, conversation_id: str) -> None:
+        self._is_cancelled.wait(self.PAUSE)
+        while not (self._is_cancelled.is_set() or (self.home / "finish").exists()):
+            content = {"type": "text", "text": "alone\n"}
+            self.notify_update(conversation_id, {"sessionUpdate": "agent_message_chunk", "content": content})
+            self._is_cancelled.wait(0.5)
+        self._is_alone.clear()
+        if (self.home / "announce").exists():
+            ended = {"sessionId": conversation_id, "stopReason": "end_turn"}
+            self.send({"method": "_session/turn_ended", "params": ended})
+
+
 BEHAVIOURS: Final[dict[str, type[FaultyAgent]]] = {
     "honest": FaultyAgent,
     "hangs_at_initialize": HangsAtInitialize,
@@ -280,6 +328,7 @@ BEHAVIOURS: Final[dict[str, type[FaultyAgent]]] = {
     "relaunches_itself": RelaunchesItself,
     "ignores_term": IgnoresTerm,
     "slow_start": SlowStart,
+    "works_alone": WorksAlone,
 }
 
 

@@ -17,7 +17,7 @@ from sessions_app.prompts.services import context_before, outside_work_evidence,
 from sessions_app.starts.outcomes import write_stopped
 from sessions_app.stream.models import texts_of
 from sessions_app.turns.events import OutsideWorkInterrupted
-from sessions_app.turns.silence import OUTSIDE_QUIET, OUTSIDE_TOOL_QUIET, end_work_outside_turns
+from sessions_app.turns.silence import OUTSIDE_QUIET, end_work_outside_turns
 from tests.stream.test_tool_calls_of_turns import session_with_prompts
 from tests.supervisor.journals import Journal, Line, ingest
 from tests.supervisor.rows import MINE, change, fresh, last_payload, names
@@ -67,29 +67,14 @@ def test_usage_report_outside_a_turn_is_no_work() -> None:
     assert work_state(session) == WorkState.IDLE
 
 
-def test_silence_ends_the_work_outside_a_turn() -> None:
-    session, journal = after_a_turn()
-    ingest(session, journal.says("[bg 1]"))
+def test_silence_ends_work_that_release_1_0_recorded_without_a_turn() -> None:
+    session, _ = after_a_turn()
+    change(session, work_state=WorkState.WORKING)
     held = {session.id: MINE}
     assert end_work_outside_turns(held) == 0
     TaskSession.objects.filter(id=session.id).update(updated_at=timezone.now() - 2 * OUTSIDE_QUIET)
     assert end_work_outside_turns(held) == 1
     assert work_state(session) == WorkState.IDLE
-
-
-def test_open_tool_call_is_work_until_a_longer_silence() -> None:
-    session, journal = after_a_turn()
-    ingest(session, [journal.tool("bg1", title="make all", status="in_progress")])
-    held, rows = {session.id: MINE}, TaskSession.objects.filter(id=session.id)
-    rows.update(updated_at=timezone.now() - 2 * OUTSIDE_QUIET)
-    assert end_work_outside_turns(held) == 0
-    assert work_state(session) == WorkState.WORKING
-
-    rows.update(updated_at=timezone.now() - 2 * OUTSIDE_TOOL_QUIET)
-    assert end_work_outside_turns(held) == 1
-    assert work_state(session) == WorkState.IDLE
-    tool = session.messages.get(role="tool")
-    assert (tool.payload["status"], tool.complete) == ("unfinished", True)
 
 
 def _leave_processes(session: TaskSession, journal: Journal, count: int = 1) -> None:

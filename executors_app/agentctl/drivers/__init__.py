@@ -275,6 +275,15 @@ class Driver(Protocol):
 
 
 @runtime_checkable
+class SupportsOwnWork(Protocol):
+    """A driver whose agent may work without a prompt, and can be asked to end that."""
+
+    async def cancel_own_work(self) -> None:
+        """Ask the agent to end what it does without a prompt; without effect during a turn."""
+        ...
+
+
+@runtime_checkable
 class SupportsSettings(Protocol):
     """A driver whose agent has settings that can be changed at any time, also during a turn."""
 

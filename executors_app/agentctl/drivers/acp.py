@@ -53,6 +53,8 @@ _SETTING_TIMEOUT: Final = 10.0
 """Seconds for selecting the model, and again for the mode and for each other setting."""
 _CHANGE_TIMEOUT: Final = 20.0
 """Seconds for the agent's answer to the change of a setting."""
+_TURN_ENDED: Final = "_session/turn_ended"
+"""The notification, an extension, with which an agent announces the end of a turn that it began itself."""
 _SAYS_BUSY: Final = re.compile(
     r"already (?:processing|prompting|in progress|running a (?:prompt|turn))"
     r"|(?:prompt|turn|request|query) (?:is )?(?:already |still |currently )?(?:in progress|running|active)"
@@ -61,10 +63,9 @@ _SAYS_BUSY: Final = re.compile(
 )
 """How agents refuse a prompt while they work on something that they began themselves."""
 _BUSY_WAIT: Final = 1.0
-"""Seconds before such a prompt is sent again, doubled each time."""
-_MAX_BUSY_WAIT: Final = 5.0
-_BUSY_LIMIT: Final = 6 * 3600.0
-"""Seconds after which the turn fails with the agent's refusal."""
+"""Seconds before such a prompt is sent again, doubled each time: the agent may only be ending its last turn."""
+_BUSY_LIMIT: Final = 3.0
+"""Seconds after which the prompt is given back, because the agent works on something of its own."""
 _FAILED_GRACE: Final = 0.5
 _DELETE_TIMEOUT: Final = 5.0
 """Seconds for the end of an open turn and the answer to ``session/delete``."""
@@ -291,6 +292,8 @@ class AcpDriver:
                 return "cancelled"
             if error.code == acp_session_setup.AUTH_REQUIRED:
                 raise TurnFailed(Code.AUTH_REQUIRED, error.text) from error
+            if not turn.has_begun and _SAYS_BUSY.search(error.text):
+                raise TurnFailed(Code.AGENT_BUSY, error.text) from error
             if not turn.has_begun and acp_session_setup.reports_loss(error, params["sessionId"]):
                 raise TurnFailed(Code.CONVERSATION_CLOSED, self._closed_sentence(error.text)) from error
             raise TurnFailed(failure_code(error.text), error.text) from error
@@ -323,7 +326,7 @@ class AcpDriver:
         )
 
     async def _call_when_free(self, agent: _Agent, turn: PromptedTurn, params: dict[str, Any], delivered: Any) -> Any:
-        """Send the prompt; while the agent refuses it because it still works on something else, wait and repeat it.
+        """Send the prompt; if the agent refuses it because it still works on something else, repeat it for a moment.
 
         Such a refusal means that the agent has not begun with this prompt. The same words after a tool call, or after
         output for a while, are another error: the prompt would run twice.
@@ -335,15 +338,15 @@ class AcpDriver:
                 return await agent.connection.call("session/prompt", params, sent=delivered)
             except RpcError as error:
                 waited = time.monotonic() - refused_at
-                if turn.cancelled or turn.has_begun or not _SAYS_BUSY.search(error.text) or waited > _BUSY_LIMIT:
+                if turn.cancelled or turn.has_begun or not _SAYS_BUSY.search(error.text) or waited + wait > _BUSY_LIMIT:
                     raise
                 if wait == _BUSY_WAIT:
-                    text = "the agent still works on something else; the prompt waits for it"
+                    text = "the agent still works on something else; the prompt is repeated"
                     self._host.record(JournalKind.LOG, level="info", text=text, data={"said": error.text[:500]})
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(wait):
                         await turn.interrupted.wait()
-                wait = min(2 * wait, _MAX_BUSY_WAIT)
+                wait *= 2
                 if turn.cancelled:
                     raise
 
@@ -362,21 +365,46 @@ class AcpDriver:
 
     async def cancel(self) -> None:
         """Ask the agent to end the active turn; an error that it answers afterwards counts as *cancelled*."""
-        if self._turn is None or self._agent is None or self._conversation_id is None:
+        if self._turn is None:
             return
         self._turn.cancelled = True
         self._turn.interrupted.set()
+        await self._notify_cancel()
+
+    async def cancel_own_work(self) -> None:
+        """Ask the agent to end what it does without a prompt; see ``SupportsOwnWork``."""
+        if self._turn is None:
+            await self._notify_cancel()
+
+    async def _notify_cancel(self) -> None:
+        agent = self._agent
+        if agent is None or agent.exited.is_set() or self._conversation_id is None:
+            return
         with contextlib.suppress(AgentGone, PipeStuck):
-            await self._agent.connection.notify("session/cancel", {"sessionId": self._conversation_id})
+            await agent.connection.notify("session/cancel", {"sessionId": self._conversation_id})
 
     # -- notifications and requests of the agent
+
     def _handle_other_notification(self, method: str, params: Any) -> None:
         if method == QUESTION_COMPLETED and complete_question(self._host, params):
+            return
+        if method == _TURN_ENDED and object_of(params).get("sessionId") in (None, self._conversation_id):
+            self._record_end_of_own_turn(object_of(params))
             return
         self._unknown_notifications.put(
             f"the agent sent {method}".encode(),
             params=encode_message(_without_session_id(params))[:500].decode("utf-8", "replace"),
         )
+
+    def _record_end_of_own_turn(self, params: Mapping[str, Any]) -> None:
+        """Record that a turn has ended which the agent began; a prompt's turn ends with the answer to the prompt."""
+        if self._turn is not None:
+            return
+        reason = params.get("stopReason")
+        body: dict[str, Any] = {}
+        if isinstance(reason, str) and reason.strip():
+            body["stop_reason"] = clean_text(reason, REASON_LIMIT)
+        self._host.record(JournalKind.AGENT_TURN_ENDED, **body)
 
     def _handle_request(self, method: str, params: Any) -> Awaitable[Any]:
         return answer_request(self._host, method, params, self._asking_sub_agent)

@@ -242,6 +242,11 @@ class ClaudeDriver:
             self._cancelled = True
             await self._interrupt()
 
+    async def cancel_own_work(self) -> None:
+        """Interrupt what the agent does without a prompt; see ``SupportsOwnWork``."""
+        if self._process is not None and not self._in_turn and not self._exited.is_set():
+            await self._interrupt()
+
     async def _interrupt(self) -> None:
         with contextlib.suppress(AgentGone, ControlError, PipeStuck, TimeoutError):
             async with asyncio.timeout(_HEARS_WITHIN):

@@ -18,7 +18,15 @@ from sessions_app.agents.services.background_processes import processes_json
 from sessions_app.attention.rules.notices import AttentionKind
 from sessions_app.attention.services import inbox
 from sessions_app.attention.services.inbox import has_unseen
-from sessions_app.kernel.rules.states import PromptKind, PromptState, RequestKind, RunState, TaskState
+from sessions_app.kernel.rules.states import (
+    OPEN_RUN_STATES,
+    PromptKind,
+    PromptState,
+    RequestKind,
+    RunState,
+    TaskState,
+    TurnOrigin,
+)
 from sessions_app.models import (
     QUEUED_FOR_CAPACITY,
     Intent,
@@ -224,9 +232,10 @@ def _describe(session: Any, state: SessionRunState, has_swept: bool) -> tuple[st
     if session.start_rank is not None or session.waits_for_capacity:
         # Lists only say that the start waits. The reason and the position would take a query for each session.
         start_reason = WaitReason.TURN
-    last_state, last_reason = "", ""
+    last_state, last_reason, works_alone = "", "", False
     if run is not None:
         last_state, last_reason = run.state, run.reason
+        works_alone = run.origin == TurnOrigin.AGENT and run.state in OPEN_RUN_STATES
     facts = SituationFacts(
         session_state=session.state,
         desired_state=session.desired_state,
@@ -247,6 +256,7 @@ def _describe(session: Any, state: SessionRunState, has_swept: bool) -> tuple[st
         suspended=session.is_suspended,
         retrying=session.is_retrying,
         last_run_state=last_state,
+        works_alone=works_alone,
         last_run_reason=last_reason,
     )
     return str(state.derived), facts

@@ -297,6 +297,8 @@ class SituationFacts:
     """When the agent was asked to cancel the turn that it continues."""
     last_run_state: str = ""
     """State of the newest turn; empty: there was none."""
+    works_alone: bool = False
+    """The newest turn is open, and the agent began it without a prompt."""
     last_run_reason: str = ""
     """Why the newest turn ended: its error code, if it failed."""
     capability_note: str = ""

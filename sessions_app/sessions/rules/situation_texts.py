@@ -394,6 +394,14 @@ def queued(f: Facts) -> Situation:
     text = plural(f.queued_prompts, "A prompt waits for the agent.", "{} prompts wait for the agent.")
     if f.is_resting:
         return Situation(Code.QUEUED, "info", text, "It is delivered when the agent runs.", "resume")
+    if f.works_alone:
+        return Situation(
+            Code.QUEUED,
+            "info",
+            f"The agent is working on its own. {text}",
+            "Prompts are delivered when that work ends. To deliver them now, cancel the turn.",
+            "cancel",
+        )
     return Situation(Code.QUEUED, "info", text, "Prompts are delivered in order.")
 
 

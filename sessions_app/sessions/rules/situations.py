@@ -104,9 +104,9 @@ def _is_your_turn(f: situation_texts.Facts) -> bool:
 
 
 def _works_outside_turn(f: situation_texts.Facts) -> bool:
-    """Whether output of the agent arrives although no turn is open, as from work that it began in the background."""
+    """Whether the agent works without a prompt; release 1.0 recorded no turn for that."""
     is_ready = f.agent_running and f.session_state == SessionState.WAITING_FOR_INPUT
-    return is_ready and f.work_state == WorkState.WORKING
+    return f.works_alone or (is_ready and f.work_state == WorkState.WORKING)
 
 
 def _describe_failed_turn(f: situation_texts.Facts) -> Situation:
@@ -288,8 +288,8 @@ _ROWS: Final[tuple[_Row, ...]] = (
         situation_texts.fixed(
             Code.WORKING,
             "",
-            "The agent is working outside a turn.",
-            "Prompts you send now wait until the agent takes them.",
+            "The agent is working on its own.",
+            "Prompts you send now wait until it has finished.",
         ),
     ),
     (

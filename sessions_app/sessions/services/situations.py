@@ -15,7 +15,7 @@ from executors_app.plugins import agent_type
 from executors_app.wire.executions import ExecutorStatus
 from sessions_app.attention.rules.notices import AttentionKind
 from sessions_app.attention.rules.quotations import shorten
-from sessions_app.kernel.rules.states import PromptState
+from sessions_app.kernel.rules.states import OPEN_RUN_STATES, PromptState, TurnOrigin
 from sessions_app.kernel.rules.wording import iso_time
 from sessions_app.models import (
     AGENT_AWAITED_SINCE,
@@ -147,9 +147,10 @@ def situation_facts(
     if status.interrupted_wait:
         interrupted_wait = shorten(status.interrupted_wait["reason"])
         wait_ended_at = _parse_time(status.interrupted_wait["at"])
-    last_run_state, last_run_reason = "", ""
+    last_run_state, last_run_reason, works_alone = "", "", False
     if run:
         last_run_state, last_run_reason = run.state, run.reason
+        works_alone = run.origin == TurnOrigin.AGENT and run.state in OPEN_RUN_STATES
     return SituationFacts(
         desired_state=status.desired_state,
         work_state=status.work_state,
@@ -197,6 +198,7 @@ def situation_facts(
         wait_ended_at=wait_ended_at,
         cancel_ignored_since=_parse_time(status.cancel_ignored_since),
         last_run_state=last_run_state,
+        works_alone=works_alone,
         last_run_reason=last_run_reason,
     )
 

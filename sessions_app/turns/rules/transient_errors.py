@@ -14,6 +14,7 @@ from enum import StrEnum
 from typing import Final
 
 from executors_app.agents import USAGE_LIMIT
+from executors_app.wire.protocol import Code
 from sessions_app.agents.rules.agent_programs import LOGGED_OUT
 
 RETRY_DELAYS: Final = tuple(timedelta(seconds=seconds) for seconds in (5, 10, 20, 40, 60))
@@ -44,7 +45,7 @@ class Retry:
     """A scheduled retry of a turn."""
 
     trouble: str
-    """A ``ProviderTrouble``, ``LOGGED_OUT``, ``USAGE_LIMIT``, or a value that another version wrote."""
+    """A ``ProviderTrouble``, ``agent_busy``, ``LOGGED_OUT``, ``USAGE_LIMIT``, or a value that another version wrote."""
     message: str
     attempt: int
     of: int
@@ -54,6 +55,8 @@ class Retry:
     @property
     def sentence(self) -> str:
         """The retry as a sentence for people."""
+        if self.trouble == Code.AGENT_BUSY:
+            return "The agent is working on its own and did not take the prompt. It is sent again when that work ends."
         if self.trouble == LOGGED_OUT:
             return "A login has ended. The prompt is sent again."
         if self.trouble == USAGE_LIMIT:
@@ -67,6 +70,7 @@ class Retry:
 
 NON_PROVIDER_CODES: Final = frozenset(
     {
+        Code.AGENT_BUSY.value,
         "agent_exited",
         "agent_stuck",
         "attachment_unsupported",
