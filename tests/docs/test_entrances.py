@@ -42,7 +42,7 @@ ADDRESSES: Final[Mapping[str, str]] = {
     "api": API,
     **dict.fromkeys(("healthz", "readyz", "metrics"), PROBES),
     **dict.fromkeys(("admin", "agents", "attention", "executors", "live", "login", "logout", "restart"), FORMS),
-    **dict.fromkeys(("sessions", "settings", "sweeps", "tasks", "usage", "workflows", ""), FORMS),
+    **dict.fromkeys(("sessions", "settings", "sweeps", "tasks", "usage", "waits", "workflows", ""), FORMS),
     **dict.fromkeys(("design", "favicon.ico", "help"), "head of an HTTP request"),
 }
 """By the first part of an address."""
