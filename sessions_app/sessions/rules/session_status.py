@@ -81,6 +81,29 @@ class IdleStatus(TypedDict):
     until: str | None
 
 
+class ResumeCostStatus(TypedDict):
+    """What is known of the cost of the next resume, in the fields of ``ResumeCost``."""
+
+    resume_strategy: str
+    context_tokens: int | None
+    context_size: int | None
+    context_reported_at: str | None
+    history_characters: int | None
+    history_estimated_tokens: int | None
+    last_turn_ended_at: str | None
+    text: str
+
+
+class FirstTurnStatus(TypedDict):
+    """The first turn after a resume, and what its agent has reported of it."""
+
+    id: str
+    message_id: str
+    state: str
+    ended_at: str | None
+    usage: Mapping[str, Any] | None
+
+
 class ReceiptStatus(TypedDict):
     """A continuity receipt."""
 
@@ -91,6 +114,7 @@ class ReceiptStatus(TypedDict):
     reason: str
     evidence: Mapping[str, Any]
     created_at: str
+    first_turn: FirstTurnStatus | None
 
 
 class ChoiceStatus(TypedDict):
@@ -165,6 +189,7 @@ class SessionStatus:
     cut_off_turn: CutOffTurnStatus | None
     retry: RetryStatus | None
     history: Mapping[str, int | None] | None
+    resume_cost: ResumeCostStatus | None
     latest_receipt: ReceiptStatus | None
     pending_permissions: int
     pending_questions: int
