@@ -91,7 +91,7 @@ class Sidecar:
         )
         kept_as = execution.worktree_id or execution.session_id
         self.snapshots = SnapshotService(self.workspace, kept_as, state, self.journal)
-        self.turns.before_turn, self.turns.after_turn = self.snapshots.before_turn, self._after_turn
+        self.turns.before_turn, self.turns.after_turn = self._before_turn, self._after_turn
         self.settings = SettingChanges(self.journal, self.store)
         self._intents: dict[str, asyncio.Task[dict[str, Any]]] = {}
 
@@ -199,6 +199,10 @@ class Sidecar:
             "jobs": self.jobs.running_count,
             "background": self.agent.background_processes(),
         }
+
+    async def _before_turn(self) -> None:
+        await self.snapshots.before_turn()
+        self.agent.note_turn_begins()
 
     def _after_turn(self) -> None:
         self.snapshots.after_turn()

@@ -39,6 +39,8 @@ LENGTH_BYTES = 8
 """Bytes of the length before the first order."""
 MAX_COMMAND_LENGTH = 200
 """Characters of a command line that are recorded."""
+MAX_RECORDED = 500
+"""Command lines of ended processes that are recorded."""
 RECHECK_INTERVAL = 0.05
 """Seconds between two scans while a tree is being ended: new orphans arrive without a signal."""
 
@@ -91,8 +93,9 @@ def _children_by_scan(pid: int) -> list[int]:
 
 def command_line_of(pid: int) -> str:
     """Return the command line of a process on one line; empty for a zombie or a process that is gone."""
-    with suppress(OSError), open(f"/proc/{pid}/cmdline", errors="replace") as file:  # noqa: PTH123
-        return " ".join(file.read().replace("\0", " ").split())[:MAX_COMMAND_LENGTH]
+    with suppress(OSError), open(f"/proc/{pid}/cmdline", "rb") as file:  # noqa: PTH123
+        text = file.read(4 * MAX_COMMAND_LENGTH).decode(errors="replace")
+        return " ".join(text.replace("\0", " ").split())[:MAX_COMMAND_LENGTH]
     return ""
 
 
@@ -314,7 +317,7 @@ class Guard:
         if killed_file < 0:
             return
         with suppress(OSError):
-            for pid in self.descendants():
+            for pid in self.descendants()[:MAX_RECORDED]:
                 command = command_line_of(pid)
                 if command and not self.is_agent(command):
                     os.write(killed_file, command.encode("utf-8", "replace") + b"\n")
