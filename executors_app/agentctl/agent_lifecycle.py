@@ -28,7 +28,6 @@ from executors_app.agentctl.drivers import (
 from executors_app.agentctl.journal import Journal
 from executors_app.agentctl.permissions import Permissions
 from executors_app.agentctl.process.background import (
-    MAX_LISTED,
     BackgroundProcesses,
     BackgroundReports,
     BackgroundWork,
@@ -93,7 +92,9 @@ class AgentLifecycle:
         self._agent: _AgentLaunch | None = None
         self._state = AgentState.NONE
         self._background = BackgroundProcesses()
-        self._background_reports = BackgroundReports(self._running_in_background, journal.append)
+        self._background_reports = BackgroundReports(
+            self._running_in_background, journal.append, lambda: self._background.secrets
+        )
         self._lost_stop: asyncio.Task[Any] | None = None
 
     # -- reports -----------------------------------------------------------------------------
@@ -145,7 +146,7 @@ class AgentLifecycle:
     def background_processes(self) -> list[str]:
         """Return the command lines of processes that a turn has begun and that have outlived it."""
         running = self._running_in_background() or BackgroundWork()
-        commands = [process.command for process in running.processes[:MAX_LISTED]]
+        commands = [process.command for process in running.listed(self._background.secrets)]
         if not commands and not running.is_complete:
             commands = [_UNLISTED]
         redacted: list[str] = self._token.redactor.redact(commands)
@@ -219,7 +220,7 @@ class AgentLifecycle:
         host.on_output_outside_turn = self._note_output_outside_turn
         self._journal.append(JournalKind.AGENT_STARTING, launch_id=request.launch_id, strategy=request.strategy)
         self._agent, self._state = agent, AgentState.STARTING
-        self._background.note_started(request.mcp_servers)
+        self._background.note_started(request.mcp_servers, request.env)
         agent.start_task = asyncio.create_task(self._launch(agent, request), name=f"launch {request.launch_id}")
         return agent
 

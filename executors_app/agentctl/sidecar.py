@@ -26,6 +26,7 @@ from executors_app.agentctl.workspace.preparation import WorkspacePreparation
 from executors_app.agentctl.workspace.snapshot_service import SnapshotService
 from executors_app.agentctl.workspace.workspace import Workspace
 from executors_app.machine import crash_points
+from executors_app.wire.command_redaction import redact_command
 from executors_app.wire.journal_files import journal_directory
 from executors_app.wire.protocol import EXECUTION_MARKER, PROTOCOL_VERSION, ApiError, Code, JournalKind, Status
 
@@ -218,7 +219,7 @@ class Sidecar:
 
     def killed_processes(self) -> dict[str, Any]:
         """``GET /agent/left``: the processes that the last agent left running and that were killed with it."""
-        return {"processes": self.token.redactor.redact(subreaper.read_killed_processes())}
+        return {"processes": self.token.redactor.redact(list(map(redact_command, subreaper.read_killed_processes())))}
 
     # -- the end -----------------------------------------------------------------------------
 

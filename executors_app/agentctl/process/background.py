@@ -14,6 +14,7 @@ from typing import Any, Final
 
 from executors_app.agentctl.process.process_roles import AgentFacts, Key, ProcessFacts, Role, roles_of
 from executors_app.agentctl.process.process_tree import Descendants, descendants_of, parent_of
+from executors_app.wire.command_redaction import redact_command, secret_values
 from executors_app.wire.protocol import JournalKind
 
 MAX_LISTED: Final = 20
@@ -32,7 +33,7 @@ class BackgroundProcess:
     """A process that has outlived the turn that began it."""
 
     command: str
-    """Its command line, on one line and cut; its program and its arguments are the agent's words."""
+    """Its command line, on one line, as it is; its program and its arguments are the agent's words."""
     since: str
     """When it was started; ISO 8601, to the second."""
     cpu_seconds: float = 0.0
@@ -51,6 +52,10 @@ class BackgroundWork:
     def __bool__(self) -> bool:
         return bool(self.processes) or not self.is_complete
 
+    def listed(self, secrets: Iterable[str] = ()) -> list[BackgroundProcess]:
+        """Return those that are listed, with command lines that can be shown."""
+        return [replace(each, command=redact_command(each.command, secrets)) for each in self.processes[:MAX_LISTED]]
+
     @property
     def commands(self) -> Counter[str]:
         """Their command lines, with their number."""
@@ -65,12 +70,17 @@ class BackgroundProcesses:
 
     def __init__(self) -> None:
         self._agent = AgentFacts(None, None)
+        self.secrets: frozenset[str] = frozenset()
+        """Values that are not shown in command lines."""
         self._left: frozenset[Key] = frozenset()
         # Read once: with a new reading each time, the same process would seem to have started at another moment.
         self._booted_at = time.time() - time.clock_gettime(time.CLOCK_BOOTTIME)
 
-    def note_started(self, mcp_servers: Iterable[Mapping[str, Any]] = ()) -> None:
+    def note_started(
+        self, mcp_servers: Iterable[Mapping[str, Any]] = (), environment: Mapping[str, str] | None = None
+    ) -> None:
         """Begin with a new agent, which has not worked yet."""
+        self.secrets = secret_values(environment or {})
         self._agent = AgentFacts(None, None, frozenset(filter(None, map(_command_of_server, mcp_servers))))
         self._left = frozenset()
 
@@ -121,10 +131,16 @@ class BackgroundReports:
     Args:
         read: Returns the processes; None without an agent.
         record: Appends a journal line.
+        secrets: Returns the values that must not be in it.
     """
 
-    def __init__(self, read: Callable[[], BackgroundWork | None], record: Callable[..., Any]):
-        self._read, self._record = read, record
+    def __init__(
+        self,
+        read: Callable[[], BackgroundWork | None],
+        record: Callable[..., Any],
+        secrets: Callable[[], Iterable[str]] = tuple,
+    ):
+        self._read, self._record, self._secrets = read, record, secrets
         self._reported = BackgroundWork()
         self._reported_at = 0.0
         self._pause = 0.0
@@ -169,7 +185,7 @@ class BackgroundReports:
         self._reported, self._reported_at = running, monotonic()
         listed = [
             {"command": each.command, "since": each.since, "cpu_seconds": each.cpu_seconds}
-            for each in running.processes[:MAX_LISTED]
+            for each in running.listed(self._secrets())
         ]
         cpu_seconds = round(sum(each.cpu_seconds for each in running.processes), 1)
         self._record(
@@ -189,7 +205,7 @@ class BackgroundReports:
 def orphan_commands(guard_pid: int, agent_pid: int | None) -> list[str]:
     """Return the command lines of processes that the agent has started and that are no descendants of it any more."""
     found = descendants_of([guard_pid], agent_pid, below_it=False).processes
-    return [process.command for process in found[:MAX_LISTED]]
+    return [redact_command(process.command) for process in found[:MAX_LISTED]]
 
 
 def _read(agent_pid: int | None, guard_pids: Iterable[int]) -> Descendants:

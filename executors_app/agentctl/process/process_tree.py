@@ -12,6 +12,7 @@ from typing import Final
 
 from executors_app.agentctl.process.guard_process import command_line_of
 from executors_app.agentctl.process.process_roles import ProcessFacts
+from executors_app.wire.command_redaction import READ_LENGTH
 
 MAX_PROCESSES: Final = 1000
 """Processes of one agent that are read at a time."""
@@ -64,7 +65,7 @@ def read_process(pid: int) -> ProcessFacts | None:
     if not fields:
         return None
     # A process that has overwritten its command line with nothing still has a name, as in the list of ``ps``.
-    command = command_line_of(pid) or f"[{name}]"
+    command = command_line_of(pid, READ_LENGTH) or f"[{name}]"
     cpu_ticks = sum(int(ticks) for ticks in fields[11:15])  # its own, and that of children that it has waited for
     return ProcessFacts(pid, int(fields[1]), int(fields[19]), command, cpu_ticks / _TICKS)
 
