@@ -224,6 +224,21 @@ async def test_output_outside_a_turn_begins_another_watch(watched: Watched) -> N
     assert watched.lines[0]["count"] == 1
 
 
+@pytest.mark.parametrize(
+    ("server", "commands"),
+    [
+        ({"type": "http", "url": "https://tools.example.org"}, []),
+        ({"command": "/opt/tools", "args": ["--fast"]}, ["/opt/tools --fast"]),
+        (
+            {"command": "npx", "args": ["-y", "@playwright/mcp", "-y"]},
+            ["npx -y @playwright/mcp -y", "npm exec @playwright/mcp -y"],
+        ),
+    ],
+)
+def test_configured_servers_are_known_by_their_command_lines(server: dict[str, Any], commands: list[str]) -> None:
+    assert list(background_module._commands_of_server(server)) == commands
+
+
 LEFT_IN_A_TURN = """
 import subprocess, sys
 for line in sys.stdin:

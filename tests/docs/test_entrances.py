@@ -169,7 +169,7 @@ STORED: Final[Mapping[str, str]] = {
         f"sessions_app.{name}": NOTHING
         for name in (
             *("RecoverySweep", "SweepOutcome", "Supervisor", "Chore", "MetricCount", "AttentionMark", "Presence"),
-            *("SessionEvent", "Turn", "ContinuityReceipt", "TurnUsage"),
+            *("SessionEvent", "Turn", "ContinuityReceipt", "TurnUsage", "BackgroundWork"),
         )
     },
 }

@@ -6,9 +6,10 @@ import asyncio
 import os
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from itertools import dropwhile
 from time import monotonic
 from typing import Any, Final
 
@@ -24,6 +25,7 @@ _CHECK_INTERVAL: Final = 10.0
 """Seconds between two checks, as long as such a process runs."""
 _REPORT_INTERVAL: Final = 60.0
 """Seconds between two reports without a change, which say how much CPU time the processes have taken."""
+_NPX_OPTIONS: Final = frozenset({"-y", "--yes", "-q", "--quiet"})
 _MAX_COMMANDS: Final = 200
 """Command lines of the agent's own processes that are remembered."""
 
@@ -38,6 +40,7 @@ class BackgroundProcess:
     """When it was started; ISO 8601, to the second."""
     cpu_seconds: float = 0.0
     """CPU time that it and the children that it has waited for have taken."""
+    pid: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +84,8 @@ class BackgroundProcesses:
     ) -> None:
         """Begin with a new agent, which has not worked yet."""
         self.secrets = secret_values(environment or {})
-        self._agent = AgentFacts(None, None, frozenset(filter(None, map(_command_of_server, mcp_servers))))
+        commands = (command for server in mcp_servers for command in _commands_of_server(server))
+        self._agent = AgentFacts(None, None, frozenset(commands))
         self._left = frozenset()
 
     @property
@@ -119,7 +123,7 @@ class BackgroundProcesses:
     def _describe(self, process: ProcessFacts) -> BackgroundProcess:
         at = self._booted_at + process.started / os.sysconf("SC_CLK_TCK")
         since = datetime.fromtimestamp(int(at), UTC).isoformat()
-        return BackgroundProcess(process.command, since, round(process.cpu_seconds, 1))
+        return BackgroundProcess(process.command, since, round(process.cpu_seconds, 1), process.pid)
 
 
 class BackgroundReports:
@@ -215,9 +219,11 @@ def _read(agent_pid: int | None, guard_pids: Iterable[int]) -> Descendants:
     return descendants_of(guards, agent_pid)
 
 
-def _command_of_server(server: Mapping[str, Any]) -> str:
-    """Return the command line of a configured MCP server; empty for one that is no program."""
-    command, arguments = server.get("command"), server.get("args")
+def _commands_of_server(server: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the command lines that a configured MCP server may have; none for one that is no program."""
+    command, arguments = server.get("command"), list(map(str, server.get("args") or ()))
     if not isinstance(command, str) or not command:
-        return ""
-    return " ".join([command, *map(str, arguments or ())])
+        return
+    yield " ".join([command, *arguments])
+    if command.rpartition("/")[2] == "npx":  # it calls itself like the command that it stands for
+        yield " ".join(["npm exec", *dropwhile(_NPX_OPTIONS.__contains__, arguments)])

@@ -20,6 +20,7 @@ from sessions_app.api.serializers.common import (
     StrictModelSerializer,
     choice_field,
 )
+from sessions_app.background.api.serializers import BackgroundProcessSerializer, BackgroundSerializer
 from sessions_app.kernel.rules.states import DerivedStatus
 from sessions_app.models import TaskSession
 from sessions_app.prompts.api import NewAttachmentSerializer
@@ -301,13 +302,6 @@ class WarningSerializer(serializers.Serializer[Any]):
     count = serializers.IntegerField(help_text="How often it was reported.")
 
 
-class BackgroundProcessSerializer(serializers.Serializer[Any]):
-    """A process that a turn of the agent has left running."""
-
-    command = serializers.CharField(help_text="Its command line, cut at 200 characters: words of the agent.")
-    since = serializers.DateTimeField()
-
-
 class StatusSerializer(serializers.Serializer[Any]):
     """The status of a session, as ``task.session.status`` sends it."""
 
@@ -329,8 +323,9 @@ class StatusSerializer(serializers.Serializer[Any]):
     background_processes = BackgroundProcessSerializer(
         many=True,
         help_text="The processes that turns have left running, the oldest first, at most 20. They keep the session "
-        "awake, and end when the agent is stopped.",
+        "awake unless its policy is `end`, and end when the agent is stopped.",
     )
+    background = BackgroundSerializer()
     resume_reason = choice_field(Reason)
     resume_strategy = choice_field(Strategy, allow_null=True)
     capability_note = serializers.CharField(

@@ -65,6 +65,17 @@ class CutOffTurnStatus(TypedDict):
     has_worked: bool
 
 
+class BackgroundStatus(TypedDict):
+    """How far what is known of background processes holds, and what happens to them."""
+
+    reported_at: str | None
+    is_current: bool
+    is_complete: bool
+    cpu_seconds: float | None
+    policy: str
+    has_own_policy: bool
+
+
 class StartWaitStatus(TypedDict):
     """Why a session has not started yet, and how many start before it."""
 
@@ -156,6 +167,7 @@ class SessionStatus:
     is_agent_running: bool
     background_processes: Sequence[Mapping[str, Any]]
     background_process_count: int
+    background: BackgroundStatus
     is_resumable: bool
     needs_resume: bool
     resume_reason: str

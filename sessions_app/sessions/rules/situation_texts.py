@@ -332,11 +332,19 @@ def background_sentence(f: Facts) -> str:
     """Return that processes of the agent still run, and what that means; empty if none do."""
     if not f.background_process_count:
         return ""
+    if not f.background_is_current:
+        return plural(
+            f.background_process_count,
+            "A process that it started ran when it last reported; whether it still runs is unknown.",
+            "{:,} processes that it started ran when it last reported; whether they still run is unknown.",
+        )
     processes = plural(
         f.background_process_count,
         "A process that it started still runs",
         "{:,} processes that it started still run",
     )
+    if f.background_ends:
+        return f"{processes}: this ends when the session falls asleep or the agent is stopped."
     return f"{processes}: the session stays awake, and stopping the agent ends them."
 
 

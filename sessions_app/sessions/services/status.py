@@ -16,9 +16,9 @@ from executors_app.agent_capabilities import own_title_in_team
 from executors_app.models import ExecutorRunning
 from executors_app.plugins import agent_type
 from executors_app.wire.executions import ExecutorStatus
-from sessions_app.agents.services.background_processes import processes_json
 from sessions_app.agents.services.mcp_servers import given_servers
 from sessions_app.attention.services.inbox import open_kinds, overdue_filter
+from sessions_app.background.services import KnownProcesses, known_processes
 from sessions_app.kernel.rules.states import (
     OPEN_PROMPT_STATES,
     DerivedStatus,
@@ -58,6 +58,7 @@ from sessions_app.recovery.services.assessment import (
 from sessions_app.recovery.services.history import current_history
 from sessions_app.recovery.services.resume_costs import expected_cost, first_turn_json, first_turns
 from sessions_app.sessions.rules.session_status import (
+    BackgroundStatus,
     CutOffTurnStatus,
     InterruptedWaitStatus,
     ReceiptStatus,
@@ -152,7 +153,7 @@ def read_session(session: TaskSession, user: User | None = None) -> SessionReadi
     open_ones = open_kinds(session, user)
     is_told = tells_history(session, assessment)
     history = current_history(session) if is_told else None
-    processes, policy = processes_json(session, is_running=runs), effective_policy_of(session)
+    processes, policy = known_processes(session), effective_policy_of(session)
     error_code, error_message, retry = session.error_code, session.error_message, None
     damage = flaws_sentence(session_flaws(session, execution))
     if damage:  # takes precedence over the session's own error
@@ -174,8 +175,9 @@ def read_session(session: TaskSession, user: User | None = None) -> SessionReadi
         **_execution_part(execution),
         supports_workspace_only=_serves_workspace(session, execution, assessment),
         is_agent_running=runs,
-        background_processes=processes["background_processes"],
-        background_process_count=processes["background_process_count"],
+        background_processes=processes.processes,
+        background_process_count=processes.count,
+        background=_background(processes),
         is_resumable=assessment.is_resumable,
         needs_resume=assessment.needs_resume,
         resume_reason=assessment.resume_reason,
@@ -256,6 +258,17 @@ def cut_off_turn_json(session: TaskSession, run: Turn | None) -> CutOffTurnStatu
         "reason": row.reason,
         "message": row.message,
         "has_worked": row.has_worked,
+    }
+
+
+def _background(known: KnownProcesses) -> BackgroundStatus:
+    return {
+        "reported_at": iso_time(known.reported_at),
+        "is_current": known.is_current,
+        "is_complete": known.is_complete,
+        "cpu_seconds": known.cpu_seconds,
+        "policy": str(known.policy),
+        "has_own_policy": known.has_own_policy,
     }
 
 

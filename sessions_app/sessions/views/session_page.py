@@ -8,6 +8,7 @@ from datetime import datetime
 from functools import cached_property
 from typing import Any, Final
 
+from django.conf import settings
 from django.contrib.auth.models import User
 
 from executors_app.models import ExecutorRunning
@@ -15,6 +16,7 @@ from executors_app.wire.executions import ExecutorStatus
 from sessions_app.accounts.authorization import is_isolated, may_operate
 from sessions_app.agents.services.agent_setup import agent_fix
 from sessions_app.agents.views.agent_settings import agent_settings_context, login_context, wants_login
+from sessions_app.background.rules.background_work import POLICY_TEXTS, BackgroundPolicy, cpu_time, ends_sentence
 from sessions_app.kernel.rules.states import (
     ENDED_STATES,
     TERMINAL_STATES,
@@ -388,8 +390,39 @@ class SessionPage:
     @cached_property
     def background_processes(self) -> list[dict[str, Any]]:
         """The processes that turns have left running."""
-        processes = self.status.background_processes
-        return [{"command": each["command"], "since": datetime.fromisoformat(each["since"])} for each in processes]
+        return [
+            {
+                "command": each["command"],
+                "since": datetime.fromisoformat(each["since"]),
+                "cpu": cpu_time(each["cpu_seconds"]),
+            }
+            for each in self.status.background_processes
+        ]
+
+    @property
+    def background_reported_at(self) -> datetime | None:
+        """When they were last reported."""
+        reported_at = self.status.background["reported_at"]
+        return datetime.fromisoformat(reported_at) if reported_at else None
+
+    @property
+    def background_cpu(self) -> str:
+        """CPU time of all of them; empty if it is unknown."""
+        return cpu_time(self.status.background["cpu_seconds"])
+
+    @property
+    def background_choices(self) -> list[tuple[str, str, bool]]:
+        """The policies for them: value, text, and whether it is the present one."""
+        own = self.status.background["policy"] if self.status.background["has_own_policy"] else ""
+        default = POLICY_TEXTS[BackgroundPolicy(settings.KANDEV_BACKGROUND_PROCESSES)].lower()
+        choices = [("", f"Default for this installation: {default}", not own)]
+        return [*choices, *((policy.value, text, policy == own) for policy, text in POLICY_TEXTS.items())]
+
+    @property
+    def stop_ends(self) -> str:
+        """Which processes a stop ends; empty if none is known."""
+        commands = [each["command"] for each in self.background_processes]
+        return ends_sentence(commands, self.status.background_process_count)
 
     @property
     def unlisted_processes(self) -> int:
