@@ -206,6 +206,9 @@ class Environment:
     """Delay after the first failed start, minus a random part of up to half. Doubles each time, to at most 60 times."""
     idle_sleep: float = _entry(_seconds, "3600")
     """Time after which an idle agent that can resume is put to sleep; 0: never."""
+    background_processes: str = _entry(_one_of("keep", "end"), "keep")
+    """What happens to processes that an agent has left running when its session would sleep: they keep it awake, or it
+    sleeps, which ends them. A session may have a policy of its own."""
     start_concurrency: int = _entry(_count, "8")
     """Number of starts that one supervisor carries out concurrently. One that takes more than 20 s does not count."""
     max_starts_per_pass: int = _entry(_count, "20")

@@ -39,6 +39,7 @@ KANDEV_BOOT_GRACE = _env.boot_grace
 KANDEV_START_TIMEOUT = _env.start_timeout
 KANDEV_CONTINUE = _env.continue_
 KANDEV_TURN_RETRIES = _env.turn_retries
+KANDEV_BACKGROUND_PROCESSES = _env.background_processes
 KANDEV_CONTINUE_AT_RESET = _env.continue_at_reset
 KANDEV_MISSED_SCHEDULES = _env.missed_schedules
 KANDEV_STALL_NOTICE = _env.stall_notice
@@ -255,6 +256,7 @@ SPECTACULAR_SETTINGS = {
     "REDOC_DIST": "SIDECAR",
     "ENUM_NAME_OVERRIDES": {
         "AttentionKind": "sessions_app.api.serializers.common.ATTENTION_KINDS",
+        "BackgroundWorkPolicy": "sessions_app.background.models.POLICIES",
         "DesiredState": "sessions_app.api.serializers.common.DESIRED_STATES",
         "Policy": "sessions_app.api.serializers.common.POLICIES",
         "PromptState": "sessions_app.api.serializers.common.PROMPT_STATES",

@@ -10,6 +10,7 @@ out. Records of what happened (log, receipts, prompts, sweeps) are read-only.
 
 from sessions_app.agents import admin as agents_admin
 from sessions_app.attention import admin as attention_admin
+from sessions_app.background import admin as background_admin
 from sessions_app.board import admin as board_admin
 from sessions_app.catalogue import admin as catalogue_admin
 from sessions_app.kernel import admin as kernel_admin
@@ -29,6 +30,7 @@ from sessions_app.waits import admin as waits_admin
 __all__ = [
     "agents_admin",
     "attention_admin",
+    "background_admin",
     "board_admin",
     "catalogue_admin",
     "kernel_admin",

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from sessions_app.agents import events as agents
+from sessions_app.background import events as background
 from sessions_app.kernel.events import session
 from sessions_app.kernel.events.base import EVENT_CLASSES, Event, Inbox, unknown_event_label
 from sessions_app.kernel.rules.log_event import LogEvent, stable_id
@@ -24,7 +25,20 @@ from sessions_app.turns import events as turns
 from sessions_app.waits import events as waits
 from sessions_app.workspace import events as workspace
 
-TOPICS = (session, starts, journal, workspace, agents, conversation, permissions, turns, waits, suspensions, prompts)
+TOPICS = (
+    session,
+    starts,
+    journal,
+    workspace,
+    agents,
+    background,
+    conversation,
+    permissions,
+    turns,
+    waits,
+    suspensions,
+    prompts,
+)
 """The modules that declare events, in the order of the documents."""
 
 __all__ = [

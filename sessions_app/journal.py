@@ -11,6 +11,7 @@ from typing import Final
 
 from executors_app.wire.protocol import TURN_ENDS, JournalKind
 from sessions_app.agents import journal as agents
+from sessions_app.background import journal as background
 from sessions_app.models import MessageDraft, SessionTransaction
 from sessions_app.permissions import journal as permissions
 from sessions_app.prompts import journal as prompts
@@ -56,7 +57,7 @@ LINE_HANDLERS: Final[Mapping[str, Callable[[JournalUpdate, JournalLine], None]]]
     JournalKind.AGENT_SETTINGS: agents.report_settings,
     JournalKind.AGENT_COMMANDS: agents.report_commands,
     JournalKind.AGENT_TITLE: agents.report_title,
-    JournalKind.AGENT_PROCESSES: agents.report_processes,
+    JournalKind.AGENT_PROCESSES: background.report_processes,
     JournalKind.SETTING_APPLIED: agents.settle_setting,
     JournalKind.SETTING_REFUSED: agents.settle_setting,
     JournalKind.MCP_SERVERS_LEFT_OUT: agents.report_left_out_servers,

@@ -28,10 +28,9 @@ from executors_app.agentctl.drivers import (
 from executors_app.agentctl.journal import Journal
 from executors_app.agentctl.permissions import Permissions
 from executors_app.agentctl.process.background import (
-    MAX_LISTED,
-    BackgroundProcess,
     BackgroundProcesses,
     BackgroundReports,
+    BackgroundWork,
 )
 from executors_app.agentctl.state_files import DurableStore, TokenFile
 from executors_app.agentctl.turns import Turns
@@ -50,6 +49,8 @@ logger = logging.getLogger(__name__)
 
 DriverFactory = Callable[[Host, Mapping[str, str]], Driver]
 _LOST_GRACE: Final = 1.0
+_UNLISTED: Final = "more processes than are read"
+"""Instead of a command line, if nothing else is known of what the agent may have left running."""
 _TIMEOUT_MARGIN: Final = 5.0
 """Seconds beyond the handshake's own limit, after which a driver that does not return is stopped."""
 
@@ -91,7 +92,9 @@ class AgentLifecycle:
         self._agent: _AgentLaunch | None = None
         self._state = AgentState.NONE
         self._background = BackgroundProcesses()
-        self._background_reports = BackgroundReports(self._running_in_background, journal.append)
+        self._background_reports = BackgroundReports(
+            self._running_in_background, journal.append, lambda: self._background.secrets
+        )
         self._lost_stop: asyncio.Task[Any] | None = None
 
     # -- reports -----------------------------------------------------------------------------
@@ -141,24 +144,35 @@ class AgentLifecycle:
         return report
 
     def background_processes(self) -> list[str]:
-        """Return the command lines of processes that a turn has begun and that still run between turns."""
-        commands = [process.command for process in self._running_in_background() or ()]
-        redacted: list[str] = self._token.redactor.redact(commands[:MAX_LISTED])
+        """Return the command lines of processes that a turn has begun and that have outlived it."""
+        running = self._running_in_background() or BackgroundWork()
+        commands = [process.command for process in running.listed(self._background.secrets)]
+        if not commands and not running.is_complete:
+            commands = [_UNLISTED]
+        redacted: list[str] = self._token.redactor.redact(commands)
         return redacted
 
-    def _running_in_background(self) -> list[BackgroundProcess] | None:
-        """Return the processes that turns have left running; None during a turn and without an agent."""
+    def _running_in_background(self) -> BackgroundWork | None:
+        """Return the processes that turns have left running; None without an agent."""
         agent = self._agent
-        if agent is None or agent.has_exited or self.state != AgentState.IDLE:
+        if agent is None or agent.has_exited or self._state != AgentState.IDLE:
             return None
-        driver, guards = agent.driver, tuple[int, ...]()
-        if isinstance(driver, KeepsProcesses):
-            guards = tuple(driver.guard_pids())
-        return self._background.running(driver.pid, guards)
+        turn_is_open = self._turns.active_turn is not None
+        return self._background.running(agent.driver.pid, _guards_of(agent.driver), turn_is_open=turn_is_open)
+
+    def note_turn_begins(self) -> None:
+        """Remember which processes run before the agent gets a prompt: the turn has not begun them."""
+        if self._agent is not None:
+            self._background.note_work_began(self._agent.driver.pid, _guards_of(self._agent.driver))
 
     def note_turn_ended(self) -> None:
         """Watch the processes that the turn has left running."""
         self._background_reports.after_turn()
+
+    def _note_output_outside_turn(self) -> None:
+        if not self._background.has_worked:
+            self.note_turn_begins()
+        self._background_reports.note_output()
 
     # -- start -------------------------------------------------------------------------------
 
@@ -203,9 +217,10 @@ class AgentLifecycle:
         host = DriverHost(*parts, auto_approve=auto_approve)
         agent = _AgentLaunch(request.launch_id, host, create(host, self._marker), datetime.now(UTC).isoformat())
         host.on_exit = lambda exit_code: self._handle_exit(agent, exit_code)
-        host.on_output_outside_turn = self._background_reports.note_output
+        host.on_output_outside_turn = self._note_output_outside_turn
         self._journal.append(JournalKind.AGENT_STARTING, launch_id=request.launch_id, strategy=request.strategy)
         self._agent, self._state = agent, AgentState.STARTING
+        self._background.note_started(request.mcp_servers, request.env)
         agent.start_task = asyncio.create_task(self._launch(agent, request), name=f"launch {request.launch_id}")
         return agent
 
@@ -254,7 +269,6 @@ class AgentLifecycle:
 
     def _record_success(self, agent: _AgentLaunch, started: StartResult) -> None:
         agent.started = started
-        self._background.note_started(agent.driver.pid)
         self._journal.append(
             JournalKind.AGENT_STARTED,
             launch_id=agent.launch_id,
@@ -369,3 +383,10 @@ class AgentLifecycle:
             expected=agent.stop_requested,
             message_id=self._turns.abandon_active_turn(),
         )
+
+
+def _guards_of(driver: Driver) -> tuple[int, ...]:
+    """Return the guards of ended turns under which something still runs."""
+    if isinstance(driver, KeepsProcesses):
+        return tuple(driver.guard_pids())
+    return ()

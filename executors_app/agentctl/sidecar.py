@@ -26,6 +26,7 @@ from executors_app.agentctl.workspace.preparation import WorkspacePreparation
 from executors_app.agentctl.workspace.snapshot_service import SnapshotService
 from executors_app.agentctl.workspace.workspace import Workspace
 from executors_app.machine import crash_points
+from executors_app.wire.command_redaction import redact_command
 from executors_app.wire.journal_files import journal_directory
 from executors_app.wire.protocol import EXECUTION_MARKER, PROTOCOL_VERSION, ApiError, Code, JournalKind, Status
 
@@ -91,7 +92,7 @@ class Sidecar:
         )
         kept_as = execution.worktree_id or execution.session_id
         self.snapshots = SnapshotService(self.workspace, kept_as, state, self.journal)
-        self.turns.before_turn, self.turns.after_turn = self.snapshots.before_turn, self._after_turn
+        self.turns.before_turn, self.turns.after_turn = self._before_turn, self._after_turn
         self.settings = SettingChanges(self.journal, self.store)
         self._intents: dict[str, asyncio.Task[dict[str, Any]]] = {}
 
@@ -200,6 +201,10 @@ class Sidecar:
             "background": self.agent.background_processes(),
         }
 
+    async def _before_turn(self) -> None:
+        await self.snapshots.before_turn()
+        self.agent.note_turn_begins()
+
     def _after_turn(self) -> None:
         self.snapshots.after_turn()
         self.agent.note_turn_ended()
@@ -214,7 +219,7 @@ class Sidecar:
 
     def killed_processes(self) -> dict[str, Any]:
         """``GET /agent/left``: the processes that the last agent left running and that were killed with it."""
-        return {"processes": self.token.redactor.redact(subreaper.read_killed_processes())}
+        return {"processes": self.token.redactor.redact(list(map(redact_command, subreaper.read_killed_processes())))}
 
     # -- the end -----------------------------------------------------------------------------
 

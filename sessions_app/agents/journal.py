@@ -1,8 +1,7 @@
-"""What an agent reports of itself in journal lines: settings, commands, title, processes, and MCP servers left out."""
+"""What an agent reports of itself in journal lines: settings, commands, title, and MCP servers left out."""
 
 from __future__ import annotations
 
-from sessions_app.agents.services.background_processes import record_processes
 from sessions_app.agents.services.mcp_servers import record_left_out
 from sessions_app.stream.conversation import JournalLine, JournalUpdate
 
@@ -25,11 +24,6 @@ def report_title(update: JournalUpdate, line: JournalLine) -> None:
 def settle_setting(update: JournalUpdate, line: JournalLine) -> None:
     """Record that the agent applied or refused the change of a setting."""
     update.agent_reports.settle(line)
-
-
-def report_processes(update: JournalUpdate, line: JournalLine) -> None:
-    """Record the processes that run in the background."""
-    record_processes(update.transaction, line)
 
 
 def report_left_out_servers(update: JournalUpdate, line: JournalLine) -> None:

@@ -11,6 +11,7 @@ from sessions_app.agents import urls as agents
 from sessions_app.api.errors import NotFoundView
 from sessions_app.api.views import VersionView
 from sessions_app.attention import urls as attention
+from sessions_app.background import urls as background
 from sessions_app.board import urls as board
 from sessions_app.catalogue import urls as catalogue
 from sessions_app.notifications import urls as notifications
@@ -30,6 +31,7 @@ urlpatterns = [
     *accounts.api_urlpatterns,
     *agents.api_urlpatterns,
     *attention.api_urlpatterns,
+    *background.api_urlpatterns,
     *board.api_urlpatterns,
     *catalogue.api_urlpatterns,
     *notifications.api_urlpatterns,

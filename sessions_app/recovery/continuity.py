@@ -153,26 +153,31 @@ def mark_new_conversation(transaction: SessionTransaction) -> None:
     _note_metadata(transaction, CONVERSATION_SINCE, transaction.session.last_seq)
 
 
-def _turns_of_conversation(session: TaskSession) -> QuerySet[Turn]:
-    """Select the prompted turns of the present conversation, by ``seq``: receipts have another machine's clock.
+def turns_of_conversation(session: TaskSession) -> QuerySet[Turn]:
+    """Select the turns of the present conversation, by ``seq``: receipts have another machine's clock.
 
     A turn of which it is not known when it began may be part of it.
     """
     noted = session.metadata.get(CONVERSATION_SINCE)
     since = noted if isinstance(noted, int) else 0
-    turns = Turn.objects.filter(session=session, has_process=True).exclude(origin=TurnOrigin.AGENT)
-    turns = turns.exclude(state=RunState.FAILED, reason=Code.AGENT_BUSY)  # the agent has refused it unread
+    turns = Turn.objects.filter(session=session, has_process=True)
     return turns.filter(Q(first_seq__gt=since) | Q(first_seq=None)).order_by()
+
+
+def _prompted_turns_of_conversation(session: TaskSession) -> QuerySet[Turn]:
+    """Select those that a prompt has begun, except one that the agent has refused unread."""
+    turns = turns_of_conversation(session).exclude(origin=TurnOrigin.AGENT)
+    return turns.exclude(state=RunState.FAILED, reason=Code.AGENT_BUSY)
 
 
 def count_requests(session: TaskSession) -> int:
     """Return how many requests the agent got in its present conversation; it may have lost those of other turns."""
-    return _turns_of_conversation(session).count()
+    return _prompted_turns_of_conversation(session).count()
 
 
 def load_requests(session: TaskSession) -> verification.Requests:
     """Return the requests that the agent's present conversation should contain, from the rows of its turns."""
-    turns = _turns_of_conversation(session).exclude(message_id__startswith=verification.MEMORY_CHECK_PREFIX)
+    turns = _prompted_turns_of_conversation(session).exclude(message_id__startswith=verification.MEMORY_CHECK_PREFIX)
     newest_first = turns.order_by(F("first_seq").desc(nulls_last=True), "-id")
     ended = newest_first.filter(state__in=(RunState.COMPLETED, RunState.INTERRUPTED))
     texts = dict(ended.values_list("id", "prompt__text")[:COMPARED_TEXTS])

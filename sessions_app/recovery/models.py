@@ -7,11 +7,14 @@ from typing import Any
 
 from django.conf import settings
 from django.db import models
+from django.db.models.functions import Coalesce
 from django.utils import timezone
 
 from executors_app.orm import ObjectField
+from executors_app.wire.protocol import Code
 from sessions_app.accounts.team_scope import TeamModel, TeamQuerySet
 from sessions_app.kernel.models.session import TaskSession, choices
+from sessions_app.kernel.rules.states import RunState
 from sessions_app.recovery.rules.history import Injection
 from sessions_app.recovery.rules.resumability import Policy
 from sessions_app.recovery.rules.verification import ReceiptKind, Verified
@@ -44,6 +47,10 @@ class PreparedHistory(models.Model):
         return Injection(text=self.text, **self.facts)
 
 
+_NEVER = models.BigIntegerField.MAX_BIGINT
+"""``next_start`` of the newest receipt."""
+
+
 class ReceiptQuerySet(TeamQuerySet["ContinuityReceipt"]):
     """Queries for receipts."""
 
@@ -53,6 +60,20 @@ class ReceiptQuerySet(TeamQuerySet["ContinuityReceipt"]):
         receipts = ContinuityReceipt.objects.filter(same_session, created_at__lt=models.OuterRef("created_at"))
         turns = Turn.objects.filter(same_session, started_at__lt=models.OuterRef("created_at"))
         return self.annotate(is_first=~models.Exists(receipts), said_before=models.Exists(turns))
+
+    def with_first_turn(self) -> ReceiptQuerySet:
+        """Add ``first_turn_id``: the first turn of the agent that was brought up, None if it had none.
+
+        A turn after the next start belongs to that start's receipt; a take-over of the running agent starts nothing.
+        """
+        same_session = models.Q(session=models.OuterRef("session"))
+        later = ContinuityReceipt.objects.filter(same_session, after_seq__gt=models.OuterRef("after_seq"))
+        next_start = later.exclude(kind=ReceiptKind.REATTACHED).order_by("after_seq").values("after_seq")[:1]
+        turns = Turn.objects.filter(same_session, has_process=True, first_seq__gt=models.OuterRef("after_seq"))
+        turns = turns.exclude(state=RunState.FAILED, reason=Code.AGENT_BUSY)  # the agent has refused it unread
+        turns = turns.filter(first_seq__lte=models.OuterRef("next_start")).order_by("first_seq")
+        receipts = self.annotate(next_start=Coalesce(models.Subquery(next_start), models.Value(_NEVER)))
+        return receipts.annotate(first_turn_id=models.Subquery(turns.values("id")[:1]))
 
 
 class ContinuityReceipt(TeamModel):

@@ -22,7 +22,7 @@ from executors_app.wire.executions import ExecutorStatus, Observed
 from sessions_app.accounts.requests import UserHttpRequest
 from sessions_app.catalogue.services.executors import visible_executions
 from sessions_app.kernel.rules.parsers import parse_number
-from sessions_app.models import ContinuityReceipt, RecoverySweep, Supervisor, SweepOutcome, SweepRequest
+from sessions_app.models import ContinuityReceipt, RecoverySweep, Supervisor, SweepOutcome, SweepRequest, Turn
 from sessions_app.pages.labels import (
     OUTCOME_LABELS,
     SWEEP_TRIGGER_LABELS,
@@ -32,7 +32,9 @@ from sessions_app.pages.labels import (
 )
 from sessions_app.pages.shortcuts import READ_METHODS, part_response
 from sessions_app.recovery.rules.recovery import SKIPPED, UNDER_WAY, row_result
+from sessions_app.recovery.rules.resume_cost import cost_sentence, usage_sentence
 from sessions_app.recovery.services import restarts, sweeps
+from sessions_app.recovery.services.resume_costs import costs_if_ended, first_turns
 from sessions_app.sessions.rules.situation_facts import Label, humanize_code
 from sessions_app.timeline.views import rule_sentence
 
@@ -244,6 +246,8 @@ def _report_row(row: Mapping[str, Any]) -> dict[str, Any]:
 
 MAX_RESTART_RECEIPTS = 50
 """Maximum number of receipts on the page."""
+MAX_COSTS: Final = 20
+"""Maximum number of running agents whose resume is described."""
 
 
 @never_cache
@@ -308,19 +312,36 @@ class RestartPage:
         return RecoverySweep.objects.filter(trigger="boot", started_at__gte=self.last.killed_at).last()
 
     @cached_property
-    def receipts(self) -> list[tuple[ContinuityReceipt, Label]]:
-        """The receipts of the user's teams since the restart, with their labels."""
+    def costs_if_ended(self) -> list[dict[str, Any]]:
+        """What it would cost to resume the running agents if they ended, as far as that is known."""
+        running = visible_executions(self._user).filter(status=ExecutorStatus.READY).order_by("-created_at", "id")
+        rows = running.select_related("session__task__repository", "session__agent_profile", "session__executor")
+        costs = costs_if_ended(list(rows[:MAX_COSTS]))
+        return [{"session": session, "text": cost_sentence(cost)} for session, cost in costs]
+
+    @cached_property
+    def receipts(self) -> list[tuple[ContinuityReceipt, Label, str]]:
+        """The receipts of the user's teams since the restart, with their labels and what each resume cost."""
         if self.last is None:
             return []
-        rows = ContinuityReceipt.objects.visible_to(self._user).with_history()
+        rows = ContinuityReceipt.objects.visible_to(self._user).with_history().with_first_turn()
         rows = rows.filter(created_at__gte=self.last.killed_at).order_by("created_at")
         rows = rows.select_related("session__task", "session__agent_profile")
-        return [(row, receipt_label_in_history(row)) for row in rows[:MAX_RESTART_RECEIPTS]]
+        receipts = list(rows[:MAX_RESTART_RECEIPTS])
+        turns = first_turns(receipts)
+        return [(row, receipt_label_in_history(row), _cost_text(turns.get(row.id))) for row in receipts]
 
     @property
     def unharmed_count(self) -> int:
         """How many agents kept working in the same process."""
-        return sum(receipt.kind == "reattached" for receipt, _ in self.receipts)
+        return sum(receipt.kind == "reattached" for receipt, _, _ in self.receipts)
+
+
+def _cost_text(first_turn: Turn | None) -> str:
+    """Return what the first turn after a resume cost; empty if there is none."""
+    if first_turn is None:
+        return ""
+    return usage_sentence(first_turn.usage)
 
 
 @never_cache

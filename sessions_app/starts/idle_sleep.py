@@ -1,15 +1,16 @@
 """Put idle sessions to sleep: end their executions, keep everything that a resume needs, and let a prompt wake them.
 
 This saves machines that are paid for by the hour. A session stays awake while it works, has queued prompts or open
-requests, whose answers only its agent's process can take, has a shell open, a script or a process of an earlier turn
-running, or could not resume its own conversation. A wait for an external result keeps nothing awake: its result wakes
-the session.
+requests, whose answers only its agent's process can take, has a shell open, a script or (unless its policy ends them) a
+process of an earlier turn running, or could not resume its own conversation. A wait for an external result keeps
+nothing awake: its result wakes the session.
 """
 
 from __future__ import annotations
 
 import logging
 import uuid
+from collections.abc import Sequence
 from datetime import datetime, timedelta
 from typing import Final
 
@@ -21,6 +22,8 @@ from executors_app.wire.errors import ExecutorError
 from executors_app.wire.executions import ExecutorStatus
 from executors_app.wire.protocol import AgentState
 from sessions_app.agents.events import ProcessesReported
+from sessions_app.background.rules.background_work import MAX_LISTED, BackgroundPolicy, shown_command
+from sessions_app.background.services import policy_of
 from sessions_app.events import names_of
 from sessions_app.kernel.rules.states import (
     OPEN_PROMPT_STATES,
@@ -50,10 +53,11 @@ from sessions_app.stream.events.conversation import MessageEvent
 from sessions_app.supervisor.execution_registry import ExecutionRegistry
 from sessions_app.supervisor.execution_stream import ExecutionStream
 from sessions_app.suspensions.models import suspensions_that_hold
-from sessions_app.turns.interruptions import record_agent_stopped
+from sessions_app.turns.interruptions import record_agent_stopped, record_ended_work
 
 log = logging.getLogger(__name__)
 MAX_CHECK_INTERVAL: Final = 60.0
+_OUTPUT_EVENTS: Final = names_of(MessageEvent)
 _ACTIVITY_EVENTS: Final = names_of(MessageEvent, ProcessesReported)
 
 
@@ -71,7 +75,7 @@ async def sleep_idle_sessions(registry: ExecutionRegistry) -> int:
 
 
 def load_idle_sessions(boot_id: str) -> list[uuid.UUID]:
-    """Return the sessions of ``boot_id`` that are idle by their rows; agentctl may know better, see ``_is_quiet``."""
+    """Return the sessions of ``boot_id`` that are idle by their rows; agentctl may know better."""
     limit = _idle_limit()
     rows = TaskSession.objects.filter(
         desired_state=DesiredState.RUNNING,
@@ -92,10 +96,14 @@ def _idle_limit() -> datetime:
 
 async def _try_to_sleep(registry: ExecutionRegistry, session_id: uuid.UUID) -> bool:
     stream = registry.stream_of(session_id)
-    if stream is None or not await _is_quiet(stream):
+    if stream is None:
+        return False
+    policy = await registry.database(policy_of, session_id)
+    left_running = await _processes_if_quiet(stream)
+    if left_running is None or (left_running and policy is BackgroundPolicy.KEEP):
         return False
     try:
-        return await registry.database(write_asleep, stream)
+        return await registry.database(write_asleep, stream, left_running)
     except LeaseLost:
         return False
     except Exception:  # one bad row never stops the others
@@ -103,25 +111,34 @@ async def _try_to_sleep(registry: ExecutionRegistry, session_id: uuid.UUID) -> b
         return False
 
 
-async def _is_quiet(stream: ExecutionStream) -> bool:
-    """Whether agentctl reports nothing that still works for the session; False if it does not answer or cannot tell."""
+async def _processes_if_quiet(stream: ExecutionStream) -> list[str] | None:
+    """Return the command lines of processes that turns have left running, if nothing else works for the session.
+
+    None if something does, or agentctl does not answer or cannot tell.
+    """
     try:
         report = await stream.client.status()
     except ExecutorError:
-        return False
+        return None
     agent, shells = report["agent"], report["workspace"].get("shells")
     at_rest = agent["state"] == AgentState.IDLE and not agent["active_turn"] and not report["pending_permissions"]
-    return at_rest and shells == 0 and not report.get("jobs") and not report.get("background")
+    if not at_rest or shells != 0 or report.get("jobs"):
+        return None
+    return [shown_command(command) for command in report.get("background") or ()][:MAX_LISTED]
 
 
-def write_asleep(stream: ExecutionStream) -> bool:
-    """Record that the session sleeps and create the stop intent; return False if it has to stay awake."""
+def write_asleep(stream: ExecutionStream, left_running: Sequence[str] = ()) -> bool:
+    """Record that the session sleeps and create the stop intent; return False if it has to stay awake.
+
+    ``left_running`` are the command lines of processes that this ends.
+    """
     # The rows were read without a lock, and agentctl was queried later: decide again under the lock, because a prompt
     # may have arrived meanwhile. State and stop commit together, so no crash leaves a sleeping session that runs on.
     with session_transaction(stream.session_id, stream.lease, related=("agent_profile", "task")) as transaction:
         since = idle_since(transaction)
         if not _may_sleep(transaction) or since is None or since > _idle_limit():
             return False
+        record_ended_work(transaction, IDLE_REASON, left_running)
         record_agent_stopped(transaction)
         transaction.set_fields(next_restart_at=None)
         transaction.move_executor("stop", status_reason=IDLE_REASON)
@@ -136,13 +153,16 @@ def write_asleep(stream: ExecutionStream) -> bool:
 def idle_since(transaction: SessionTransaction) -> datetime | None:
     """Return since when the agent has been idle; None if it never came up.
 
-    That is its start, the end of its last turn, the beginning of its wait for an external result, or its last output or
-    change of processes.
+    That is its start, the end of its last turn, the beginning of its wait for an external result, or its last output.
+    Changes of the processes that its turns have left running count too if the policy keeps them.
     """
+    activity = _ACTIVITY_EVENTS
+    if policy_of(transaction.session.id) is BackgroundPolicy.END:
+        activity = _OUTPUT_EVENTS
     newest, ended_seq, ended_at = transaction.newest_run, 0, None
     if newest is not None:
         ended_seq, ended_at = newest.last_seq or 0, newest.ended_at
-    later = transaction.session.events.filter(seq__gt=ended_seq, name__in=_ACTIVITY_EVENTS).order_by("-seq")
+    later = transaction.session.events.filter(seq__gt=ended_seq, name__in=activity).order_by("-seq")
     worked_at = later.values_list("at", flat=True).first()
     waits_since = newest.started_at if newest is not None and not newest.has_process else None
     moments = [transaction.session.ready_since, ended_at, worked_at, waits_since]

@@ -22,8 +22,8 @@ class RunSerializer(StrictModelSerializer):
 
     usage = serializers.SerializerMethodField(
         help_text="The figures that the agent reported in this turn: `input_tokens`, `output_tokens`, `cached_tokens`, "
-        "`total_tokens`, `context_used`, `context_size`, `cost` and `currency`. Some agents count the whole "
-        "conversation."
+        "`cache_write_tokens`, `total_tokens`, `context_used`, `context_size`, `cost` and `currency`. Some agents "
+        "count the whole conversation."
     )
 
     class Meta:

@@ -35,6 +35,7 @@ _END_CAUSES: Final[Mapping[str, str]] = {
     "out_of_memory": "memory ran out",
     "stopped": "the agent was stopped",
     "closed": "the session was closed",
+    "idle": "the session fell asleep",
 }
 _OWN_WORK_ENDS: Final[Mapping[str, Label]] = {
     "quiet": Label("The agent’s own work counts as ended: nothing more has arrived", "good"),
@@ -270,7 +271,7 @@ class RunInterrupted(
 class OutsideWorkInterrupted(
     Event,
     name="session.outside_work.interrupted",
-    recorded_by="whatever finds that the agent is gone while no turn was open",
+    recorded_by="whatever finds that the agent is gone, or ends it",
     audited=True,
 ):
     """Work of an agent outside its turns was cut off, or processes that its turns had left running ended with it."""

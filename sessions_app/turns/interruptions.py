@@ -10,8 +10,8 @@ from typing import Any
 
 from django.conf import settings
 
-from sessions_app.agents.services.background_processes import processes_json
 from sessions_app.attention.rules.quotations import shorten
+from sessions_app.background.services import process_commands, process_count
 from sessions_app.kernel.rules.states import (
     ENDED_STATES,
     OPEN_PROMPT_STATES,
@@ -77,7 +77,7 @@ def interrupt_turn(
     tools = conversation.unfinished_tools()
     is_own = is_agent_turn(run)
     if is_own or (run is None and is_present):
-        _record_outside_work(transaction, conversation, reason, tools)
+        _record_outside_work(transaction, conversation, reason, tools, was_working=_works(transaction, tools))
     if run is not None and reason not in USER_STOP_REASONS and _is_being_stopped(transaction):
         reason = "stopped"
     conversation.finish(tool_status="interrupted")
@@ -87,6 +87,8 @@ def interrupt_turn(
     interrupted = _settle_prompts(transaction)
     if run is not None and not is_own:
         _plan_continuation(transaction, run, interrupted, tools)
+        if is_present:  # of earlier turns
+            _record_outside_work(transaction, conversation, reason, (), was_working=False)
     if SESSION.allows(transaction.session.state, "interrupt"):
         if WORK.allows(transaction.session.work_state, "rest"):  # not if its task is done
             transaction.move_work("rest")
@@ -114,14 +116,31 @@ def end_cancelled_work(session_id: uuid.UUID, lease: Lease, message_id: str) -> 
     return True
 
 
+def record_ended_work(transaction: SessionTransaction, reason: str, left_running: Sequence[str]) -> None:
+    """Say what ends with an agent that has no turn open, before it is ended.
+
+    ``left_running`` are the command lines that agentctl has just reported; those reported before may have ended.
+    """
+    conversation = ConversationUpdate(transaction)
+    _record_outside_work(transaction, conversation, reason, (), was_working=False, left_running=left_running)
+    schedule_writes([conversation])
+
+
 def _record_outside_work(
-    transaction: SessionTransaction, conversation: ConversationUpdate, reason: str, tools: Sequence[str]
+    transaction: SessionTransaction,
+    conversation: ConversationUpdate,
+    reason: str,
+    tools: Sequence[str],
+    *,
+    was_working: bool,
+    left_running: Sequence[str] | None = None,
 ) -> None:
-    """Say what ended with an agent that had no turn open: its own work, and processes that its turns had left."""
+    """Say what ended with an agent outside its turns: its own work, and processes that its turns had left."""
     session = transaction.session
-    known = processes_json(session, is_running=True)
-    processes, count = [each["command"] for each in known["background_processes"]], known["background_process_count"]
-    was_working = bool(tools) or _works_outside_turn(transaction)
+    if left_running is None:
+        processes, count = process_commands(session, is_running=True), process_count(session, is_running=True)
+    else:
+        processes, count = list(left_running), len(left_running)
     if not was_working and not count:
         return
     facts = Interruption(
@@ -141,6 +160,10 @@ def _record_outside_work(
         )
     )
     conversation.add_message("status", sentence, level="warning")
+
+
+def _works(transaction: SessionTransaction, tools: Sequence[str]) -> bool:
+    return bool(tools) or _works_outside_turn(transaction)
 
 
 def _works_outside_turn(transaction: SessionTransaction) -> bool:

@@ -21,6 +21,7 @@ from sessions_app.models import (
     Attachment,
     AttentionItem,
     AttentionMark,
+    BackgroundWork,
     Chore,
     ContinuityReceipt,
     Intent,
@@ -109,6 +110,7 @@ def _make_record(session: TaskSession, user: User, name: str) -> None:
     ReportedAgent.objects.create(
         team=session.task.team, executor=session.executor, agent_type="demo", version=name, seen_at=now
     )
+    BackgroundWork.objects.create(session=session, processes=[{"command": "npm run dev"}], count=1, reported_at=now)
     Suspension.objects.create(session=session, run=run, reason="usage_limit", message="You have hit your limit.")
     of_turn = {"turn_id": run.id, "team": session.task.team, "task_id": session.task_id, "session_id": session.id}
     TurnUsage.objects.create(**of_turn, member=user, agent_type="demo", ended_at=now, day=now.date(), tokens=12)

@@ -34,7 +34,7 @@ async def test_start_returns_and_journals_the_conversation(running: Running) -> 
 async def test_output_outside_a_turn_looks_for_processes(started: Running, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(background, "_SETTLE_SECONDS", 0.0)
     left = background.BackgroundProcess("make all", "2026-01-31T12:00:00+00:00")
-    monkeypatch.setattr(background.BackgroundProcesses, "running", lambda *_: [left])
+    monkeypatch.setattr(background.BackgroundProcesses, "running", lambda *_, **__: background.BackgroundWork([left]))
 
     started.agent.driver.host.record("message.agent", text="I build it now.")
 

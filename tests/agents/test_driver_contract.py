@@ -202,6 +202,9 @@ async def test_stop_between_turns_leaves_no_process(talk: Talk) -> None:
 
 async def test_background_process_outlives_turns_and_ends_with_the_agent(talk: Talk) -> None:
     await talk.start()
+    guards = talk.driver.guard_pids() if isinstance(talk.driver, KeepsProcesses) else []
+    background = BackgroundProcesses()
+    background.note_work_began(talk.driver.pid, guards)
     await talk.say("leave")
     left = identity.identify(int((talk.home / "left").read_text()))
     assert left is not None
@@ -210,8 +213,8 @@ async def test_background_process_outlives_turns_and_ends_with_the_agent(talk: T
 
     assert identity.is_alive(left)
     guards = talk.driver.guard_pids() if isinstance(talk.driver, KeepsProcesses) else []
-    running = BackgroundProcesses().running(talk.driver.pid, guards)
-    assert any("time.sleep(3600)" in each.command for each in running), "the page names it"
+    running = background.running(talk.driver.pid, guards)
+    assert any("time.sleep(3600)" in each.command for each in running.processes), "the page names it"
     await talk.driver.stop(0.2)
     assert talk.processes_left() == []
     assert not identity.is_alive(left)

@@ -8,6 +8,8 @@ import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
+TOKENS = "tokens of 4 bytes"
+"""The unit of what a model reads: no tokenizer has counted it."""
 Run = Callable[[], object | Awaitable[object]]
 
 
@@ -17,12 +19,12 @@ class Figure:
 
     row: str
     amount: float
-    """Seconds; megabytes if the unit is MB."""
+    """Seconds; megabytes if the unit is MB, and tokens if it is ``TOKENS``."""
     floor: str
     """Description of the floor or of the other system."""
     floor_amount: float
     unit: str = "ms"
-    """``ms``, ``MB``, or things per second such as ``lines/s``."""
+    """``ms``, ``MB``, ``TOKENS``, or things per second such as ``lines/s``."""
     count: int = 1
     limit: float | None = None
     """Maximum of the ratio; below 1 if we have to beat another system."""
@@ -43,6 +45,8 @@ class Figure:
             return f"{amount:,.1f}"
         if self.unit == "ms":
             return f"{amount * 1000:,.2f}"
+        if self.unit == TOKENS:
+            return f"{amount:,.0f}"
         if not amount:
             return "∞"
         return f"{self.count / amount:,.0f}"

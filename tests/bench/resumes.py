@@ -24,6 +24,7 @@ from executors_app.wire.protocol import EXECUTION_MARKER
 from sessions_app.board.services import tasks
 from sessions_app.kernel import wakeups
 from sessions_app.kernel.rules.states import SessionState
+from sessions_app.kernel.transactions import open_start_intent
 from sessions_app.models import ContinuityReceipt, TaskSession, Turn
 from sessions_app.prompts import services as prompts
 from sessions_app.sessions.services import intents
@@ -38,7 +39,7 @@ from tests.waiting import eventually
 RESUME_LIMIT: Final = 1.5
 """As a multiple of the agent's own start."""
 ACPX_LIMIT: Final = 0.5
-PATIENCE: Final = 90.0
+PATIENCE: Final = 240.0
 POLL_INTERVAL: Final = 0.05
 """Seconds between checks, in case a wake-up is lost."""
 WORD: Final = "remember the word heron, answer ok"
@@ -95,12 +96,19 @@ def _measure(ours: KandevSession, theirs: AcpxSession, rounds: int) -> Times:
 
 
 class KandevSession:
-    """One session of codex-acp under a real supervisor; it is resumed only on request."""
+    """One session of a published agent under a real supervisor; it is resumed only on request.
 
-    def __init__(self, world: World, agent: RealAgent):
+    ``tells``: whether a new conversation is told the history.
+    """
+
+    def __init__(self, world: World, agent: RealAgent, agent_type: str = "codex", *, tells: bool = False):
         world.empty()
         profile = AgentProfile.objects.create(
-            name="codex", agent_type="codex", command=list(agent.argv), env=dict(agent.env)
+            name=agent_type,
+            agent_type=agent_type,
+            command=list(agent.argv),
+            env=dict(agent.env),
+            history_context_injection=tells or None,
         )
         task = world.task("Resumed")
         task.save()
@@ -121,6 +129,14 @@ class KandevSession:
     def _turns_over(self) -> bool:
         runs = Turn.objects.filter(session_id=self.id)
         return runs.exists() and not runs.filter(ended_at=None).exists()
+
+    def completed_turns(self) -> int:
+        """Return how many turns were completed."""
+        return Turn.objects.filter(session_id=self.id, state="completed").count()
+
+    def waits_for_a_choice(self) -> bool:
+        """Return whether the agent has lost its conversation, and a user has to say how to continue."""
+        return self.session.error_code == "token_rejected" and open_start_intent(self.session) is None
 
     def kill_agent(self) -> None:
         """Kill the agent alone with SIGKILL, found by its programs; its agentctl continues."""
@@ -164,10 +180,10 @@ class KandevSession:
 
     def prompt(self) -> float:
         """Return the seconds from a prompt without a running agent until its answer is in the log."""
-        before = Turn.objects.filter(session_id=self.id, state="completed").count()
+        before = self.completed_turns()
         began = time.perf_counter()
         prompts.queue_prompt(self.id, uuid.uuid4().hex, QUESTION, self.user)
-        wait_for_commit(lambda: Turn.objects.filter(session_id=self.id, state="completed").count() > before)
+        wait_for_commit(lambda: self.completed_turns() > before)
         return time.perf_counter() - began
 
 

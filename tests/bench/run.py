@@ -30,6 +30,7 @@ from tests.bench import (
     memory,
     queries,
     restarts,
+    resume_tokens,
     resumes,
     screens,
     storms,
@@ -43,6 +44,7 @@ from tests.bench.figures import Figure, Floor, Point, Skipped
 from tests.bench.peers import dbos, jupyterhub, tmux
 from tests.bench.separate_process import figures_on_postgresql
 from tests.bench.world import World
+from tests.real_agents.homes import AGENT_TYPES
 from tests.services import missing
 
 
@@ -67,6 +69,8 @@ class Sizes:
     """Updates sent while no control plane is running."""
     resumes: int
     """Resumes of a killed agent."""
+    agents: Sequence[str]
+    """Published agents whose resumes are counted in tokens."""
     storm: int
     """Sessions with fake agentctls that should run and do not."""
     storm_agents: int
@@ -109,6 +113,7 @@ FULL = Sizes(
     sockets=1000,
     updates=50_000,
     resumes=20,
+    agents=tuple(AGENT_TYPES),
     storm=1000,
     storm_agents=30,
     nodes=20,
@@ -133,6 +138,7 @@ QUICK = Sizes(
     sockets=20,
     updates=500,
     resumes=1,
+    agents=("codex-acp",),
     storm=25,
     storm_agents=1,
     nodes=2,
@@ -226,6 +232,19 @@ def _ingest(world: World, sizes: Sizes) -> list[Figure]:
     return [row for shape in shapes for row in ingests.batches(world, *shape, sizes.rounds, limited=sizes.limited)]
 
 
+def _resume_tokens(name: str) -> Part:
+    """Return the part that measures one agent."""
+
+    def measure(world: World, sizes: Sizes) -> list[Figure]:
+        if name not in sizes.agents:
+            return []
+        return resume_tokens.of_an_agent(world, name)
+
+    return measure
+
+
+TOKEN_PARTS: Final = {f"tokens-{name}": name for name in AGENT_TYPES}
+"""Agents by the name of the part that measures the tokens of a resume."""
 PARTS: Mapping[str, Part] = {
     "sweep": lambda world, sizes: [sweeps.of_the_living(world, sizes.fleet, sizes.rounds, sizes.limit)],
     "sweep-kept": lambda world, sizes: composite.of_the_living(world, sizes.fleet, sizes.rounds, limited=sizes.limited),
@@ -258,6 +277,7 @@ PARTS: Mapping[str, Part] = {
     "dense": lambda world, sizes: launches.of_a_dense_machine(world.home, sizes.dense, limited=sizes.limited),
     "latency": lambda world, sizes: latencies.of_a_turn(world, sizes.work),
     "resume": lambda world, sizes: resumes.of_a_killed_agent(world, sizes.resumes, limited=sizes.limited),
+    **{part: _resume_tokens(name) for part, name in TOKEN_PARTS.items()},
     "death": lambda world, sizes: deaths.to_ready(world, sizes.resumes, limited=sizes.limited),
     "workflow": lambda world, sizes: workflows.of_nodes(world, sizes.nodes, limited=sizes.limited),
     "workflow-text": lambda world, sizes: workflows.of_texts(sizes.rounds),
@@ -282,5 +302,6 @@ NEEDS: Final[Mapping[str, Sequence[str]]] = {
     "tmux": ("tmux",),
     "resume": ("codex-acp", "acpx"),
     "screen": ("chromium",),
+    **{part: (name,) for part, name in TOKEN_PARTS.items()},
 }
 """Services of `tests.services` without which a part is skipped."""

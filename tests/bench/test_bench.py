@@ -55,6 +55,7 @@ ROWS = (
         if has("codex-acp", "acpx")
         else ()
     ),
+    *(("codex loaded, cold cache", "codex loaded, warm cache") if has("codex-acp") else ()),
     "kill -9 of the agent: ready again",
     "kill -9 of the agentctl: ready again",
     "snapshot of a small clean repository",

@@ -82,7 +82,7 @@ FILES: Final[Mapping[str, str]] = {
             "git-lfs files": ("repositories/object_store",),
             SENT: ("runtimes/containers/archives", "runtimes/sprites/program", "runtimes/sprites/state_files"),
             PROCESSES: (
-                *("agentctl/process/background", "machine/process/execution_processes", "machine/process/identity"),
+                *("agentctl/process/process_tree", "machine/process/execution_processes", "machine/process/identity"),
                 *("repositories/progress", "agentctl/process/subreaper"),
             ),
             JOURNAL: ("wire/journal_files", "agentctl/journal"),
@@ -169,7 +169,7 @@ STORED: Final[Mapping[str, str]] = {
         f"sessions_app.{name}": NOTHING
         for name in (
             *("RecoverySweep", "SweepOutcome", "Supervisor", "Chore", "MetricCount", "AttentionMark", "Presence"),
-            *("SessionEvent", "Turn", "ContinuityReceipt", "TurnUsage"),
+            *("SessionEvent", "Turn", "ContinuityReceipt", "TurnUsage", "BackgroundWork"),
         )
     },
 }

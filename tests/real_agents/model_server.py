@@ -53,6 +53,8 @@ class ModelServer:
     user_texts: list[str] = field(default_factory=list)
     requests: list[str] = field(default_factory=list)
     """All messages of every request, joined to one text each."""
+    read: list[str] = field(default_factory=list)
+    """What a model reads of every request: its tools, its instructions and all messages, in the order of a cache."""
     calls: list[ToolCall] = field(default_factory=list)
     """The tools that the model has called."""
     images: list[str] = field(default_factory=list)
@@ -81,8 +83,10 @@ class ModelServer:
         """Hold requests with *HOLD* again."""
         self.loop.call_soon_threadsafe(self.released.clear)
 
-    async def answer(self, messages: list[tuple[str, str]], tools: Mapping[str, Json]) -> str | ToolCall:
-        """Return the model's answer to ``messages``, pairs of role and text, or the call of one of ``tools``."""
+    async def answer(self, body: Json, items: Any) -> str | ToolCall:
+        """Return the model's answer to the request ``body`` with the messages ``items``, or the call of a tool."""
+        messages, tools = _messages(items), offered_tools(body)
+        self.read.append(_read_by_a_model(body, items))
         self.requests.append("\n".join(text for _, text in messages))
         texts = [_ADDED_BY_AGENT.sub("", text).strip() for role, text in messages if role == "user"]
         last = next((text for text in reversed(texts) if text), "")
@@ -145,6 +149,22 @@ def _text(content: Any) -> str:
     return content if isinstance(content, str) else ""
 
 
+def _read_by_a_model(body: Json, items: Any) -> str:
+    """Return the parts of a request that a model reads, as JSON: no ids of messages and no marks for the cache."""
+    if isinstance(items, list):
+        items = [{key: value for key, value in item.items() if key != "id"} for item in items]
+    parts = (body.get("tools"), body.get("system") or body.get("instructions"), items)
+    return json.dumps([_without_cache_marks(part) for part in parts])
+
+
+def _without_cache_marks(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _without_cache_marks(inner) for key, inner in value.items() if key != "cache_control"}
+    if isinstance(value, list):
+        return [_without_cache_marks(inner) for inner in value]
+    return value
+
+
 def _messages(items: Any) -> list[tuple[str, str]]:
     if isinstance(items, str):
         return [("user", items)]
@@ -171,7 +191,7 @@ async def _models(request: web.Request) -> web.Response:
 
 async def _chat(server: ModelServer, request: web.Request) -> web.StreamResponse:
     body = await request.json()
-    answer = await server.answer(_messages(body.get("messages", [])), offered_tools(body))
+    answer = await server.answer(body, body.get("messages", []))
     base = {"id": _new_id("chat"), "created": 0, "model": "mock"}
     message: dict[str, Any] = {"role": "assistant", "content": answer}
     end = "stop"
@@ -197,7 +217,7 @@ def _chat_usage() -> Json:
 
 async def _responses(server: ModelServer, request: web.Request) -> web.StreamResponse:
     body = await request.json()
-    answer = await server.answer(_messages(body.get("input", [])), offered_tools(body))
+    answer = await server.answer(body, body.get("input", []))
     item: dict[str, Any]
     if isinstance(answer, ToolCall):
         item = {"type": "function_call", "id": _new_id("item"), "call_id": _new_id("call"), "name": answer.name}
@@ -235,7 +255,7 @@ async def _responses(server: ModelServer, request: web.Request) -> web.StreamRes
 
 async def _anthropic(server: ModelServer, request: web.Request) -> web.StreamResponse:
     body = await request.json()
-    answer = await server.answer(_messages(body.get("messages", [])), offered_tools(body))
+    answer = await server.answer(body, body.get("messages", []))
     usage = {"input_tokens": 10, "output_tokens": 2}
     message = {
         "id": _new_id("msg"),

@@ -61,10 +61,10 @@ def model() -> Iterator[ModelServer]:
 
 @asynccontextmanager
 async def started(
-    agent: RealAgent, cwd: Path, token: str | None = None
+    agent: RealAgent, cwd: Path, token: str | None = None, host: RememberingHost | None = None
 ) -> AsyncIterator[tuple[Driver, RememberingHost, StartResult]]:
     """Start the agent with the conversation of ``token``, or a new one; yield driver, host and result."""
-    host = RememberingHost()
+    host = host or RememberingHost()
     driver = acp.create(host, {EXECUTION_MARKER: "real-agent-test"})
     request = StartRequest(
         launch_id="launch",

@@ -72,6 +72,7 @@ MODELS: Final[Mapping[str, Pages]] = {
     "sessions_app/message": RECORD,
     "sessions_app/messagepart": RECORD,
     "sessions_app/metriccount": RECORD,
+    "sessions_app/backgroundwork": RECORD,
     "sessions_app/orphaned": RECORD,
     "notifications/notificationsettings": RECORD,
     "sessions_app/permissionrequest": RECORD,

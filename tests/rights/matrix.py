@@ -116,6 +116,7 @@ API: Final[Mapping[str, Methods]] = {
     _SESSION + "prompt/": {"post": writes(202, message_id="m", text="Go on")},
     _SESSION + "cancel/": {"post": writes(202)},
     _SESSION + "stop/": {"post": writes(202)},
+    _SESSION + "background/": {"patch": writes(400)},
     _SESSION + "go-on/": {"post": writes(409)},
     _SESSION + "more-output/": {"post": writes(409)},
     _SESSION + "close/": {"post": writes(202, **{"as": "completed"})},

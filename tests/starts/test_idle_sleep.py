@@ -10,26 +10,20 @@ from typing import Any
 import pytest
 from django.utils import timezone
 
-from executors_app.wire.protocol import JournalKind
-from sessions_app.models import (
-    IDLE_REASON,
-    Intent,
-    PermissionRequest,
-    Prompt,
-    Suspension,
-    TaskSession,
-    Turn,
-    WaitKey,
-    session_transaction,
-)
+from sessions_app.background.services import set_background_policy
+from sessions_app.events import event_label
+from sessions_app.models import IDLE_REASON, Intent, PermissionRequest, Prompt, Suspension, TaskSession, Turn, WaitKey
 from sessions_app.prompts import services as prompts
+from sessions_app.prompts.services import context_before
 from sessions_app.recovery.sweep.sweep_pass import SweepScope
 from sessions_app.sessions.services import intents
 from sessions_app.sessions.services.status import load_status, session_status
 from sessions_app.sessions.views.session_page import session_context, wants_start_on_open
 from sessions_app.starts import idle_sleep
 from sessions_app.starts.outcomes import write_stopped
+from sessions_app.stream.models import texts_of
 from sessions_app.supervisor.execution_registry import ExecutionRegistry
+from sessions_app.turns.events import OutsideWorkInterrupted
 from sessions_app.waits import services as waits
 from tests.supervisor.journals import Journal, ingest
 from tests.supervisor.recording_agentctl import RecordingAgentctl, recording_agentctl
@@ -136,18 +130,17 @@ def test_session_sleeps_while_a_usage_limit_holds_its_prompts_back(limit_lasts: 
     assert prompt_states(session)["p2"] == "queued"
 
 
-def test_work_that_the_agent_began_counts_for_since_when_a_session_is_idle() -> None:
+def test_work_outside_a_turn_counts_for_since_when_a_session_is_idle() -> None:
     session, journal = idle_session(), Journal()
     journal.seq = 100
     ingest(session, journal.says("The build has failed."))
-    assert fresh(session).work_state == "working"
-    ingest(session, [journal.line(JournalKind.AGENT_TURN_ENDED)])
-    backdate(session)
     worked_at = timezone.now() - timedelta(minutes=90)
-    change(session.runs.get(origin="agent"), ended_at=worked_at)
+    session.events.filter(seq__gt=Turn.objects.get(session=session).last_seq).update(at=worked_at)
+    backdate(change(session, work_state="idle"))
 
-    with session_transaction(session.id) as transaction:
-        assert idle_sleep.idle_since(transaction) == worked_at
+    assert put_to_sleep(session)
+
+    assert last_payload(session, "session.asleep")["idle_since"] == worked_at.isoformat()
 
 
 def test_sleeping_session_stays_asleep_after_its_execution_ended() -> None:
@@ -325,3 +318,29 @@ def test_session_sleeps_only_after_the_configured_time(seconds: int, falls: bool
 def test_zero_disables_sleep(settings: Any) -> None:
     settings.KANDEV_IDLE_SLEEP = 0
     assert not put_to_sleep(idle_session())
+
+
+def test_processes_end_with_a_notice_if_the_policy_lets_the_session_sleep(settings: Any) -> None:
+    settings.KANDEV_BACKGROUND_PROCESSES = "end"
+    session = idle_session()
+    assert put_to_sleep(session, background=["npm run dev", "rm \u202efdp.exe"])
+
+    row = fresh(session)
+    told = last_payload(row, OutsideWorkInterrupted.name)
+    assert (told["reason"], told["processes"]) == (IDLE_REASON, ["npm run dev", "rm ⟦RLO⟧fdp.exe"])
+    label = event_label(OutsideWorkInterrupted.name, told).text
+    assert label == "Processes that the agent had left ended: the session fell asleep"
+    (message,) = row.messages.filter(role="status")
+    assert "npm run dev" in texts_of([message])[message.id]
+    note = context_before(row, Prompt(session=row, message_id="p2", text="go on"))
+    assert "- npm run dev" in note
+
+
+@pytest.mark.parametrize(("own", "deployment", "sleeps"), [("keep", "end", False), ("end", "keep", True)])
+def test_own_policy_for_processes_precedes_that_of_the_deployment(
+    own: str, deployment: str, sleeps: bool, settings: Any
+) -> None:
+    settings.KANDEV_BACKGROUND_PROCESSES = deployment
+    session = idle_session()
+    set_background_policy(session.id, own)
+    assert put_to_sleep(session, background=["npm run dev"]) is sleeps

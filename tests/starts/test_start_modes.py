@@ -88,7 +88,7 @@ def test_history_is_sent_with_the_first_prompt_only() -> None:
     receipt = session.receipts.get()
     assert (receipt.kind, receipt.verified) == ("injected", "pending")
     assert receipt.evidence["injection"] == before["history"] == session_status(fresh(session))["history"]
-    assert "about" in _banner(session)
+    assert "an estimated" in _banner(session)
 
     first, second = sent_texts(session, "Go on.", "And now?")
     lines = first.splitlines()

@@ -229,6 +229,19 @@ class Forks(FaultyAgent):
         return super().initialize()
 
 
+class LeavesProcesses(FaultyAgent):
+    """Agent that leaves a process running after each turn whose prompt is ``leave SECONDS``: a sleep of this length."""
+
+    def answer(self, turn: Turn, text: str) -> None:
+        """Start the process if asked to; otherwise answer as the demo agent."""
+        if text.startswith("leave "):
+            seconds = text.removeprefix("leave ")
+            subprocess.Popen(["sleep", seconds], start_new_session=True, stdin=subprocess.DEVNULL)
+            turn.say("It runs.")
+        else:
+            super().answer(turn, text)
+
+
 class RelaunchesItself(FaultyAgent):
     """Agent that runs itself as a child and waits, as some Node.js agents do; both processes hold stdout."""
 
@@ -325,6 +338,7 @@ BEHAVIOURS: Final[dict[str, type[FaultyAgent]]] = {
     "big_line": BigLine,
     "stderr_flood": StderrFlood,
     "forks": Forks,
+    "leaves_processes": LeavesProcesses,
     "relaunches_itself": RelaunchesItself,
     "ignores_term": IgnoresTerm,
     "slow_start": SlowStart,

@@ -138,6 +138,29 @@ def test_ended_background_processes_are_told_without_other_work(end: str) -> Non
     assert "with it what you had left running" in note
 
 
+@pytest.mark.parametrize("end", ENDS)
+def test_processes_of_earlier_turns_that_end_in_a_turn_are_told(end: str) -> None:
+    session, journal = after_a_turn()
+    _leave_processes(session, journal)
+    Prompt.objects.create(session=session, message_id="p2", text="now test it", state="sending")
+    ingest(session, [*journal.turn_begins("p2"), journal.tool("t1", title="npm test", status="in_progress")])
+
+    ENDS[end](session, journal)
+
+    row = fresh(session)
+    assert last_payload(row, CUT_OFF) == {
+        "reason": last_payload(row, "session.run.interrupted")["reason"],
+        "was_working": False,
+        "unfinished_tools": [],
+        "processes": ["npm run dev0"],
+        "process_count": 1,
+    }
+    note = context_before(row, Prompt(session=row, message_id="p3", text="go on"))
+    assert "in the middle of your last turn" in note
+    assert "- npm test" in note
+    assert "- npm run dev0" in note
+
+
 @pytest.mark.parametrize(
     ("turn", "since"),
     [

@@ -107,6 +107,12 @@ def test_suspension_without_a_known_end_waits_for_a_person(world: World) -> None
     assert (wait.actor, wait.deadline) == (Actor.PERSON, None)
 
 
+@pytest.mark.parametrize(("reason", "words"), [("usage_limit", "usage limit"), ("provider_error", "provider error")])
+def test_suspension_says_why_without_an_inbox_item(world: World, reason: str, words: str) -> None:
+    Suspension.objects.filter(id=suspend(world).id).update(reason=reason)
+    assert words in waits_of(world.member, kind="suspension")["suspension"].reason
+
+
 @pytest.mark.parametrize("lost", ["left", "viewer", "inactive", "unknown"])
 def test_team_acts_where_the_owner_of_the_session_no_longer_can(world: World, lost: str) -> None:
     other = User.objects.create(username="owner", is_active=lost != "inactive")

@@ -556,4 +556,4 @@ def usage_of_answer(result: Mapping[str, Any]) -> dict[str, Any]:
     return {name: extension[name] for name in _USAGE_IN_META if name in extension}
 
 
-_USAGE_IN_META: Final = ("inputTokens", "outputTokens", "totalTokens", "cachedReadTokens")
+_USAGE_IN_META: Final = ("inputTokens", "outputTokens", "totalTokens", "cachedReadTokens", "cachedWriteTokens")

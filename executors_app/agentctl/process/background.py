@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-import itertools
 import os
 import time
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from pathlib import Path
+from itertools import dropwhile
+from time import monotonic
 from typing import Any, Final
 
-from executors_app.agentctl.process.guard_process import children_of, command_line_of
+from executors_app.agentctl.process.process_roles import AgentFacts, Key, ProcessFacts, Role, roles_of
+from executors_app.agentctl.process.process_tree import Descendants, descendants_of, parent_of
+from executors_app.wire.command_redaction import redact_command, secret_values
 from executors_app.wire.protocol import JournalKind
 
 MAX_LISTED: Final = 20
@@ -20,6 +23,11 @@ _SETTLE_SECONDS: Final = 1.0
 """After a turn; what ends within it was no background process."""
 _CHECK_INTERVAL: Final = 10.0
 """Seconds between two checks, as long as such a process runs."""
+_REPORT_INTERVAL: Final = 60.0
+"""Seconds between two reports without a change, which say how much CPU time the processes have taken."""
+_NPX_OPTIONS: Final = frozenset({"-y", "--yes", "-q", "--quiet"})
+_MAX_COMMANDS: Final = 200
+"""Command lines of the agent's own processes that are remembered."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,63 +35,125 @@ class BackgroundProcess:
     """A process that has outlived the turn that began it."""
 
     command: str
-    """Its command line, on one line and cut; its program and its arguments are the agent's words."""
+    """Its command line, on one line, as it is; its program and its arguments are the agent's words."""
     since: str
     """When it was started; ISO 8601, to the second."""
+    cpu_seconds: float = 0.0
+    """CPU time that it and the children that it has waited for have taken."""
+    pid: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class BackgroundWork:
+    """All such processes of an agent."""
+
+    processes: Sequence[BackgroundProcess] = ()
+    """The oldest first."""
+    is_complete: bool = True
+    """False: the agent has more processes than are read, so there may be others."""
+
+    def __bool__(self) -> bool:
+        return bool(self.processes) or not self.is_complete
+
+    def listed(self, secrets: Iterable[str] = ()) -> list[BackgroundProcess]:
+        """Return those that are listed, with command lines that can be shown."""
+        return [replace(each, command=redact_command(each.command, secrets)) for each in self.processes[:MAX_LISTED]]
+
+    @property
+    def commands(self) -> Counter[str]:
+        """Their command lines, with their number."""
+        return Counter(process.command for process in self.processes)
 
 
 class BackgroundProcesses:
-    """Knows which processes belong to the agent itself: those that ran when it had just started.
+    """Tells the processes that turns have left running from those of the agent itself (``process_roles``).
 
-    They are its own helpers and its MCP servers. Whatever runs besides them between turns was begun by a turn. All are
-    descendants of the agent or, once their parents have ended, of its guard.
+    All are descendants of the agent or, once their parents have ended, of its guard.
     """
 
     def __init__(self) -> None:
-        self._own: set[tuple[int, str]] = set()
+        self._agent = AgentFacts(None, None)
+        self.secrets: frozenset[str] = frozenset()
+        """Values that are not shown in command lines."""
+        self._left: frozenset[Key] = frozenset()
         # Read once: with a new reading each time, the same process would seem to have started at another moment.
         self._booted_at = time.time() - time.clock_gettime(time.CLOCK_BOOTTIME)
 
-    def note_started(self, agent_pid: int | None) -> None:
-        """Take the processes of now as the agent's own."""
-        self._own = set(_family_of(agent_pid))
+    def note_started(
+        self, mcp_servers: Iterable[Mapping[str, Any]] = (), environment: Mapping[str, str] | None = None
+    ) -> None:
+        """Begin with a new agent, which has not worked yet."""
+        self.secrets = secret_values(environment or {})
+        commands = (command for server in mcp_servers for command in _commands_of_server(server))
+        self._agent = AgentFacts(None, None, frozenset(commands))
+        self._left = frozenset()
 
-    def running(self, agent_pid: int | None, guard_pids: Iterable[int] = ()) -> list[BackgroundProcess]:
-        """Return the other processes, the oldest first; empty if there is no agent.
+    @property
+    def has_worked(self) -> bool:
+        """Whether the agent has got a prompt, or has begun to work without one."""
+        return self._agent.first_work is not None
+
+    def note_work_began(self, agent_pid: int | None, guard_pids: Iterable[int] = ()) -> None:
+        """Take the processes of now as the agent's own if this is its first work, and others as left by earlier work.
+
+        Call it before the agent gets a prompt, and when it begins to work without one.
+        """
+        found = _read(agent_pid, guard_pids).processes
+        if self._agent.first_work is None:
+            now = int(time.clock_gettime(time.CLOCK_BOOTTIME) * os.sysconf("SC_CLK_TCK"))
+            own = frozenset(process.command for process in found[:_MAX_COMMANDS])
+            self._agent = replace(self._agent, first_work=now, own_commands=own)
+        roles = roles_of(found, replace(self._agent, pid=agent_pid))
+        self._left = frozenset(key for key, role in roles.items() if role is Role.BACKGROUND)
+
+    def running(
+        self, agent_pid: int | None, guard_pids: Iterable[int] = (), *, turn_is_open: bool = False
+    ) -> BackgroundWork:
+        """Return the processes that turns have left running; none if there is no agent.
 
         ``guard_pids`` are the guards of agent processes that have ended and left others running.
         """
-        found = []
-        families = [_family_of(agent_pid), *(_descendants_of(guard, agent_pid) for guard in guard_pids)]
-        for pid, ticks in itertools.chain(*families):
-            if (pid, ticks) in self._own:
-                continue
-            if command := command_line_of(pid):
-                found.append(BackgroundProcess(command, self._started_at(ticks)))
-        return sorted(found, key=lambda process: (process.since, process.command))
+        found = _read(agent_pid, guard_pids)
+        agent = replace(self._agent, pid=agent_pid, turn_is_open=turn_is_open, left_before=self._left)
+        roles = roles_of(found.processes, agent)
+        left = [process for process in found.processes if roles[process.key] is Role.BACKGROUND]
+        left.sort(key=lambda process: (process.started, process.pid))
+        return BackgroundWork(tuple(map(self._describe, left)), found.is_complete)
 
-    def _started_at(self, ticks: str) -> str:
-        """Return a start time of ``/proc/PID/stat``, in clock ticks since the boot, as a time of the wall clock."""
-        at = self._booted_at + int(ticks) / os.sysconf("SC_CLK_TCK")
-        return datetime.fromtimestamp(int(at), UTC).isoformat()
+    def _describe(self, process: ProcessFacts) -> BackgroundProcess:
+        at = self._booted_at + process.started / os.sysconf("SC_CLK_TCK")
+        since = datetime.fromtimestamp(int(at), UTC).isoformat()
+        return BackgroundProcess(process.command, since, round(process.cpu_seconds, 1), process.pid)
 
 
 class BackgroundReports:
-    """Journals which background processes run, after each turn or work outside one, and whenever that changes.
+    """Journals which background processes run, after each turn or work outside one, as long as there are any.
+
+    A change is journaled when it is noticed, but the longer they keep changing, the less often, down to once in
+    ``_REPORT_INTERVAL``.
 
     Args:
-        read: Returns the processes; None while a turn is open or no agent runs.
+        read: Returns the processes; None without an agent.
         record: Appends a journal line.
+        secrets: Returns the values that must not be in it.
     """
 
-    def __init__(self, read: Callable[[], Sequence[BackgroundProcess] | None], record: Callable[..., Any]):
-        self._read, self._record = read, record
-        self._reported: Sequence[BackgroundProcess] = ()
+    def __init__(
+        self,
+        read: Callable[[], BackgroundWork | None],
+        record: Callable[..., Any],
+        secrets: Callable[[], Iterable[str]] = tuple,
+    ):
+        self._read, self._record, self._secrets = read, record, secrets
+        self._reported = BackgroundWork()
+        self._reported_at = 0.0
+        self._pause = 0.0
         self._watch: asyncio.Task[None] | None = None
 
     def after_turn(self) -> None:
         """Watch the processes that the turn has left."""
         self.close()
+        self._pause = 0.0
         self._watch = asyncio.create_task(self._report_until_none(), name="background processes")
 
     def note_output(self) -> None:
@@ -95,20 +165,40 @@ class BackgroundReports:
         wait = _SETTLE_SECONDS
         while True:
             await asyncio.sleep(wait)
-            if not self._report_changes():
+            if not self._report_if_due():
                 return
             wait = _CHECK_INTERVAL
 
-    def _report_changes(self) -> bool:
-        """Journal the processes if they have changed; return whether there are any that may end."""
+    def _report_if_due(self) -> bool:
+        """Journal the processes if it is time; return whether there are any that may end."""
         running = self._read()
         if running is None:
-            return bool(self._reported)
-        if list(running) != list(self._reported):
-            self._reported = list(running)
-            listed = [{"command": each.command, "since": each.since} for each in running[:MAX_LISTED]]
-            self._record(JournalKind.AGENT_PROCESSES, processes=listed, count=len(running))
+            return False
+        passed = monotonic() - self._reported_at
+        has_changed = running.commands != self._reported.commands or running.is_complete != self._reported.is_complete
+        if bool(running) != bool(self._reported):
+            self._report(running)
+        elif has_changed and passed >= self._pause:
+            self._pause = min(max(2 * self._pause, _CHECK_INTERVAL), _REPORT_INTERVAL)
+            self._report(running)
+        elif running and passed >= _REPORT_INTERVAL:
+            self._report(running)
         return bool(running)
+
+    def _report(self, running: BackgroundWork) -> None:
+        self._reported, self._reported_at = running, monotonic()
+        listed = [
+            {"command": each.command, "since": each.since, "cpu_seconds": each.cpu_seconds}
+            for each in running.listed(self._secrets())
+        ]
+        cpu_seconds = round(sum(each.cpu_seconds for each in running.processes), 1)
+        self._record(
+            JournalKind.AGENT_PROCESSES,
+            processes=listed,
+            count=len(running.processes),
+            cpu_seconds=cpu_seconds,
+            complete=running.is_complete,
+        )
 
     def close(self) -> None:
         """Stop watching."""
@@ -116,49 +206,24 @@ class BackgroundReports:
             self._watch.cancel()
 
 
-def _family_of(agent_pid: int | None) -> list[tuple[int, str]]:
-    """Return pid and start time of the descendants of the agent's guard, without the agent."""
-    guard = _parent_of(agent_pid) if agent_pid else 0
-    if guard > 1:
-        return _descendants_of(guard, agent_pid)
-    return []
-
-
 def orphan_commands(guard_pid: int, agent_pid: int | None) -> list[str]:
     """Return the command lines of processes that the agent has started and that are no descendants of it any more."""
-    found = _descendants_of(guard_pid, agent_pid, with_agents_own=False)
-    return [command for pid, _ in found[:MAX_LISTED] if (command := command_line_of(pid))]
+    found = descendants_of([guard_pid], agent_pid, below_it=False).processes
+    return [redact_command(process.command) for process in found[:MAX_LISTED]]
 
 
-def _descendants_of(guard: int, agent_pid: int | None, *, with_agents_own: bool = True) -> list[tuple[int, str]]:
-    found: list[tuple[int, str]] = []
-    waiting, seen = children_of(guard), {guard}
-    if agent_pid is not None and not with_agents_own:
-        seen.add(agent_pid)
-    while waiting:
-        pid = waiting.pop()
-        if pid in seen:
-            continue
-        seen.add(pid)
-        waiting += children_of(pid)
-        if pid != agent_pid and (fields := _stat_of(pid)):
-            found.append((pid, fields[19]))
-    return found
+def _read(agent_pid: int | None, guard_pids: Iterable[int]) -> Descendants:
+    guards = set(guard_pids)
+    if agent_pid and (guard := parent_of(agent_pid)) > 1:
+        guards.add(guard)
+    return descendants_of(guards, agent_pid)
 
 
-def _parent_of(pid: int) -> int:
-    fields = _stat_of(pid)
-    if fields:
-        return int(fields[1])
-    return 0
-
-
-def _stat_of(pid: int) -> list[str]:
-    """Return the fields of ``/proc/PID/stat`` from the state on; empty if the process is gone or a zombie."""
-    try:
-        fields = Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()
-    except OSError:
-        return []
-    if len(fields) > 19 and fields[0] != "Z":
-        return fields
-    return []
+def _commands_of_server(server: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the command lines that a configured MCP server may have; none for one that is no program."""
+    command, arguments = server.get("command"), list(map(str, server.get("args") or ()))
+    if not isinstance(command, str) or not command:
+        return
+    yield " ".join([command, *arguments])
+    if command.rpartition("/")[2] == "npx":  # it calls itself like the command that it stands for
+        yield " ".join(["npm exec", *dropwhile(_NPX_OPTIONS.__contains__, arguments)])

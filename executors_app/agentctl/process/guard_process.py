@@ -39,6 +39,10 @@ LENGTH_BYTES = 8
 """Bytes of the length before the first order."""
 MAX_COMMAND_LENGTH = 200
 """Characters of a command line that are recorded."""
+MAX_RECORDED = 500
+"""Command lines of ended processes that are recorded."""
+MAX_RECORDED_LENGTH = 800
+"""Characters of each: more than are shown, so that secrets are found before it is cut."""
 RECHECK_INTERVAL = 0.05
 """Seconds between two scans while a tree is being ended: new orphans arrive without a signal."""
 
@@ -89,10 +93,11 @@ def _children_by_scan(pid: int) -> list[int]:
     return found
 
 
-def command_line_of(pid: int) -> str:
-    """Return the command line of a process on one line; empty for a zombie or a process that is gone."""
-    with suppress(OSError), open(f"/proc/{pid}/cmdline", errors="replace") as file:  # noqa: PTH123
-        return " ".join(file.read().replace("\0", " ").split())[:MAX_COMMAND_LENGTH]
+def command_line_of(pid: int, limit: int = MAX_COMMAND_LENGTH) -> str:
+    """Return at most ``limit`` characters of a command line; empty for a zombie or a process that is gone."""
+    with suppress(OSError), open(f"/proc/{pid}/cmdline", "rb") as file:  # noqa: PTH123
+        text = file.read(4 * limit).decode(errors="replace")
+        return " ".join(text.replace("\0", " ").split())[:limit]
     return ""
 
 
@@ -314,9 +319,9 @@ class Guard:
         if killed_file < 0:
             return
         with suppress(OSError):
-            for pid in self.descendants():
-                command = command_line_of(pid)
-                if command and not self.is_agent(command):
+            for pid in self.descendants()[:MAX_RECORDED]:
+                command = command_line_of(pid, MAX_RECORDED_LENGTH)
+                if command and not self.is_agent(command[:MAX_COMMAND_LENGTH]):
                     os.write(killed_file, command.encode("utf-8", "replace") + b"\n")
         os.close(killed_file)
 

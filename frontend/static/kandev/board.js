@@ -39,12 +39,17 @@ if (filters) {
 
 // --- selection ---
 
+const MOST_NAMED = 3; // commands that a stop would end
+
 const boxes = () => [...place.querySelectorAll("input[name=session]")];
 
 function count() {
   const chosen = boxes().filter((box) => box.checked);
   const processes = chosen.reduce((sum, box) => sum + Number(box.dataset.processes ?? 0), 0);
-  const ends = processes ? `; stopping ends ${processes} ${processes === 1 ? "process" : "processes"} that agents have left running` : "";
+  const commands = chosen.flatMap((box) => (box.dataset.commands ?? "").split("\n")).filter(Boolean).slice(0, MOST_NAMED);
+  const more = commands.length && processes > commands.length ? [`${processes - commands.length} more`] : [];
+  const named = commands.length ? `: ${[...commands, ...more].join("; ")}` : "";
+  const ends = processes ? `; stopping ends ${processes} ${processes === 1 ? "process" : "processes"} that agents have left running${named}` : "";
   document.getElementById("bulk-count").textContent = chosen.length ? `${chosen.length} selected${ends}` : "";
 }
 

@@ -60,5 +60,6 @@ export function begin() {
     const place = document.getElementById(target.closest?.("a[href^='#']")?.hash.slice(1));
     if (place?.closest("#talk")) show(wide.matches ? page.dataset.shows : "talk");
   });
-  show(sessionStorage.getItem(KEY));
+  // A link from another page may name the conversation.
+  show(location.hash === "#talk" && !wide.matches ? "talk" : sessionStorage.getItem(KEY));
 }

@@ -14,10 +14,10 @@ from django.contrib.auth.models import User
 from django.db.models import Count, Exists, OuterRef, Q, QuerySet, Subquery, Window
 from django.db.models.functions import RowNumber
 
-from sessions_app.agents.services.background_processes import processes_json
 from sessions_app.attention.rules.notices import AttentionKind
 from sessions_app.attention.services import inbox
 from sessions_app.attention.services.inbox import has_unseen
+from sessions_app.background.services import process_count
 from sessions_app.kernel.rules.states import (
     OPEN_RUN_STATES,
     PromptKind,
@@ -241,7 +241,7 @@ def _describe(session: Any, state: SessionRunState, has_swept: bool) -> tuple[st
         desired_state=session.desired_state,
         work_state=session.work_state,
         agent_running=runs,
-        background_process_count=processes_json(session, is_running=runs)["background_process_count"],
+        background_process_count=process_count(session, is_running=runs),
         has_agent=session.has_agent,
         task_end=session.task.end,
         error_code=session.error_code,

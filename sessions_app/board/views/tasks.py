@@ -16,6 +16,7 @@ from django.views.decorators.http import require_GET, require_POST
 
 from sessions_app.accounts.authorization import may_write
 from sessions_app.accounts.requests import UserHttpRequest
+from sessions_app.background.services import ended_with_task
 from sessions_app.board.forms import SessionCreateForm
 from sessions_app.board.services import tasks
 from sessions_app.board.services.board import annotate_needs, session_rows
@@ -75,6 +76,7 @@ def show_task(request: UserHttpRequest, task_id: uuid.UUID) -> HttpResponse:
         "reads_only": not may_write(request.user, row.team_id),
         "workflow_run": run_of_task(row),
         "usage_total": usage_summary(task_usage(row.id)),
+        "stop_ends": ended_with_task(row),
     }
     context |= sessions_context(row, request.user, queried_number(request, "page"))
     return render(request, "board/task.html", context, status=form_status(form))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from drf_spectacular.utils import extend_schema_field
 from rest_framework import serializers
 
 from sessions_app.api.serializers.common import (
@@ -12,6 +13,7 @@ from sessions_app.api.serializers.common import (
     StrictSerializer,
     choice_field,
 )
+from sessions_app.kernel.rules.states import RunState
 from sessions_app.models import (
     ContinuityReceipt,
     RecoverySweep,
@@ -21,6 +23,8 @@ from sessions_app.models import (
 )
 from sessions_app.recovery.rules.resumability import PolicySource
 from sessions_app.recovery.rules.verification import Verified
+from sessions_app.recovery.services.resume_costs import first_turn_json, first_turns
+from sessions_app.sessions.rules.session_status import FirstTurnStatus
 
 
 class OutcomeSerializer(StrictModelSerializer):
@@ -118,15 +122,51 @@ class SweepRequestSerializer(StrictModelSerializer):
         return {**sweep_request.report, "sessions": [row for row in rows if row["session_id"] in seen]}
 
 
+class FirstTurnSerializer(serializers.Serializer[Any]):
+    """The first turn after a resume. Its figures are those of the whole turn, as its agent reports them."""
+
+    id = serializers.UUIDField()
+    message_id = serializers.CharField()
+    state = choice_field(RunState)
+    ended_at = serializers.DateTimeField(allow_null=True)
+    usage = serializers.DictField(
+        allow_null=True,
+        help_text="As the `usage` of a turn: `input_tokens`, `cached_tokens` (read from a cache), `cache_write_tokens` "
+        "and others. What is missing was not reported; null: nothing was.",
+    )
+
+
+class _ReceiptsWithTurns(serializers.ListSerializer[Any]):
+    """Receipts with the first turn after each, which are read together."""
+
+    def to_representation(self, data: Any) -> Any:
+        """Return the receipts."""
+        receipts = list(data)
+        turns = first_turns(receipts)
+        for receipt in receipts:
+            receipt.__dict__["first_turn"] = turns.get(receipt.id)
+        return super().to_representation(receipts)
+
+
 class ReceiptSerializer(StrictModelSerializer):
     """A continuity receipt: how one resume ended."""
 
     verified = choice_field(Verified, read_only=True)
+    first_turn = serializers.SerializerMethodField(
+        help_text="The first turn after a resume, which shows what it cost; null if there was none, or if the agent "
+        "read nothing again."
+    )
 
     class Meta:
         model = ContinuityReceipt
-        fields = ("id", "kind", "verified", "strategy", "reason", "evidence", "created_at")
+        list_serializer_class = _ReceiptsWithTurns
+        fields = ("id", "kind", "verified", "strategy", "reason", "evidence", "created_at", "first_turn")
         read_only_fields = fields
+
+    @extend_schema_field(FirstTurnSerializer(allow_null=True))
+    def get_first_turn(self, receipt: ContinuityReceipt) -> FirstTurnStatus | None:
+        """Return the first turn of the agent that was brought up."""
+        return first_turn_json(receipt.__dict__["first_turn"])
 
 
 class PolicyChangeSerializer(StrictSerializer):

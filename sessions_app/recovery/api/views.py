@@ -70,7 +70,7 @@ class ReceiptListView(SessionApiView):
     @document_responses({200: ReceiptSerializer(many=True)}, 404)
     def get(self, request: UserRequest, task_id: uuid.UUID, session_id: uuid.UUID) -> Response:
         """List the continuity receipts, newest first."""
-        return self.list(ReceiptSerializer, self.session.receipts.all())
+        return self.list(ReceiptSerializer, self.session.receipts.with_first_turn())
 
 
 class TeamPolicyDetailView(ApiView):

@@ -29,7 +29,8 @@ RULES_VERSION: Final = 4
 """To be raised when a change of this module or of ``sessions_app.redaction`` changes what stored histories contain."""
 _NAME_CHARS: Final = 120
 _LABELS: Final = {"user": "USER", "agent": "ASSISTANT"}
-_BYTES_PER_TOKEN: Final = 4
+BYTES_PER_TOKEN: Final = 4
+"""The basis of the estimated tokens: no tokenizer is used, because each model has its own."""
 _CUT_MARK: Final = "… [cut]"
 
 
@@ -127,7 +128,7 @@ def build_injection(
     text = "\n".join(one.text for one in reversed(entry_texts))
     return Injection(
         text,
-        estimated_tokens=-(-len(text.encode("utf-8", "replace")) // _BYTES_PER_TOKEN),
+        estimated_tokens=-(-len(text.encode("utf-8", "replace")) // BYTES_PER_TOKEN),
         told=len(entry_texts),
         cut=max(0, total - len(entry_texts) - silent),
         shortened=sum(one.shortened for one in entry_texts),

@@ -20,6 +20,7 @@ from sessions_app.api.serializers.common import (
     StrictModelSerializer,
     choice_field,
 )
+from sessions_app.background.api.serializers import BackgroundProcessSerializer, BackgroundSerializer
 from sessions_app.kernel.rules.states import DerivedStatus
 from sessions_app.models import TaskSession
 from sessions_app.prompts.api import NewAttachmentSerializer
@@ -197,11 +198,39 @@ class HistorySerializer(serializers.Serializer[Any]):
     A number is null until the supervisor has searched the conversation for secrets.
     """
 
-    estimated_tokens = serializers.IntegerField(allow_null=True)
+    estimated_tokens = serializers.IntegerField(
+        allow_null=True, help_text="An estimate, at 4 bytes for a token: models count differently."
+    )
     entries_told = serializers.IntegerField(allow_null=True)
     entries_cut = serializers.IntegerField(allow_null=True)
     entries_shortened = serializers.IntegerField(allow_null=True)
     secrets_redacted = serializers.IntegerField(allow_null=True)
+
+
+class ResumeCostSerializer(serializers.Serializer[Any]):
+    """What is known of the cost of the next resume; null is unknown, and nothing is computed from a price list."""
+
+    resume_strategy = choice_field(
+        Strategy,
+        help_text="`native`: the agent loads its conversation, and the model reads all of it again, from the "
+        "provider's cache or not; `history`: the next prompt tells a new conversation the old one; `fresh`: nothing "
+        "of the old conversation is read.",
+    )
+    context_tokens = serializers.IntegerField(
+        allow_null=True, help_text="The size of the conversation when the agent last reported it; only for `native`."
+    )
+    context_size = serializers.IntegerField(allow_null=True, help_text="The size of the model's context window.")
+    context_reported_at = serializers.DateTimeField(
+        allow_null=True, help_text="The end of the turn in which it was reported."
+    )
+    history_characters = serializers.IntegerField(allow_null=True, help_text="The length of the history.")
+    history_estimated_tokens = serializers.IntegerField(
+        allow_null=True, help_text="An estimate, at 4 bytes for a token: models count differently."
+    )
+    last_turn_ended_at = serializers.DateTimeField(
+        allow_null=True, help_text="After a pause, a provider may no longer have the conversation in its cache."
+    )
+    text = serializers.CharField(help_text="The same in a sentence.")
 
 
 class StartWaitSerializer(serializers.Serializer[Any]):
@@ -273,13 +302,6 @@ class WarningSerializer(serializers.Serializer[Any]):
     count = serializers.IntegerField(help_text="How often it was reported.")
 
 
-class BackgroundProcessSerializer(serializers.Serializer[Any]):
-    """A process that a turn of the agent has left running."""
-
-    command = serializers.CharField(help_text="Its command line, cut at 200 characters: words of the agent.")
-    since = serializers.DateTimeField()
-
-
 class StatusSerializer(serializers.Serializer[Any]):
     """The status of a session, as ``task.session.status`` sends it."""
 
@@ -301,8 +323,9 @@ class StatusSerializer(serializers.Serializer[Any]):
     background_processes = BackgroundProcessSerializer(
         many=True,
         help_text="The processes that turns have left running, the oldest first, at most 20. They keep the session "
-        "awake, and end when the agent is stopped.",
+        "awake unless its policy is `end`, and end when the agent is stopped.",
     )
+    background = BackgroundSerializer()
     resume_reason = choice_field(Reason)
     resume_strategy = choice_field(Strategy, allow_null=True)
     capability_note = serializers.CharField(
@@ -339,6 +362,9 @@ class StatusSerializer(serializers.Serializer[Any]):
     )
     retry = RetrySerializer(allow_null=True)
     history = HistorySerializer(allow_null=True)
+    resume_cost = ResumeCostSerializer(
+        allow_null=True, help_text="What the next resume costs; null if there is none to come."
+    )
     latest_receipt = ReceiptSerializer(allow_null=True)
     start_wait = StartWaitSerializer(
         allow_null=True, help_text="Why the session has not started yet; null if it is not waiting."

@@ -65,6 +65,17 @@ class CutOffTurnStatus(TypedDict):
     has_worked: bool
 
 
+class BackgroundStatus(TypedDict):
+    """How far what is known of background processes holds, and what happens to them."""
+
+    reported_at: str | None
+    is_current: bool
+    is_complete: bool
+    cpu_seconds: float | None
+    policy: str
+    has_own_policy: bool
+
+
 class StartWaitStatus(TypedDict):
     """Why a session has not started yet, and how many start before it."""
 
@@ -81,6 +92,29 @@ class IdleStatus(TypedDict):
     until: str | None
 
 
+class ResumeCostStatus(TypedDict):
+    """What is known of the cost of the next resume, in the fields of ``ResumeCost``."""
+
+    resume_strategy: str
+    context_tokens: int | None
+    context_size: int | None
+    context_reported_at: str | None
+    history_characters: int | None
+    history_estimated_tokens: int | None
+    last_turn_ended_at: str | None
+    text: str
+
+
+class FirstTurnStatus(TypedDict):
+    """The first turn after a resume, and what its agent has reported of it."""
+
+    id: str
+    message_id: str
+    state: str
+    ended_at: str | None
+    usage: Mapping[str, Any] | None
+
+
 class ReceiptStatus(TypedDict):
     """A continuity receipt."""
 
@@ -91,6 +125,7 @@ class ReceiptStatus(TypedDict):
     reason: str
     evidence: Mapping[str, Any]
     created_at: str
+    first_turn: FirstTurnStatus | None
 
 
 class ChoiceStatus(TypedDict):
@@ -132,6 +167,7 @@ class SessionStatus:
     is_agent_running: bool
     background_processes: Sequence[Mapping[str, Any]]
     background_process_count: int
+    background: BackgroundStatus
     is_resumable: bool
     needs_resume: bool
     resume_reason: str
@@ -165,6 +201,7 @@ class SessionStatus:
     cut_off_turn: CutOffTurnStatus | None
     retry: RetryStatus | None
     history: Mapping[str, int | None] | None
+    resume_cost: ResumeCostStatus | None
     latest_receipt: ReceiptStatus | None
     pending_permissions: int
     pending_questions: int

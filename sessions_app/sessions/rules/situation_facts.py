@@ -262,6 +262,10 @@ class SituationFacts:
     """When the wait for an external result expires."""
     background_process_count: int = 0
     """How many processes turns of the running agent have left."""
+    background_is_current: bool = True
+    """False: it is unknown which of them still run."""
+    background_ends: bool = False
+    """Whether they end when the session falls asleep, instead of keeping it awake."""
     owner_left: bool = False
     history: Mapping[str, int | None] | None = None
     """The history that the next prompt carries for a new agent (``Injection.facts``); None: none.

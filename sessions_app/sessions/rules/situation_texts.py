@@ -9,6 +9,7 @@ from typing import Final
 from sessions_app.agents.rules.agent_programs import RETRY_SENTENCE
 from sessions_app.kernel.rules.states import SessionState, WorkState
 from sessions_app.kernel.rules.wording import as_sentence, plural
+from sessions_app.recovery.rules.history import BYTES_PER_TOKEN
 from sessions_app.recovery.rules.resumability import Policy, PolicySource, Reason, Strategy
 from sessions_app.sessions.rules.situation_facts import (
     AGENT_DIED,
@@ -225,16 +226,16 @@ def token_rejected(f: Facts) -> Situation:
 
 
 def history_estimate(f: Facts) -> str:
-    """Return that the next prompt carries the history, and about how many tokens that costs."""
+    """Return that the next prompt carries the history, and an estimate of its tokens."""
     history = f.history
     if not history or history["estimated_tokens"] is None:
         return "receives the conversation so far"
     tokens, cut = history["estimated_tokens"], history["entries_cut"]
-    about = plural(tokens, "about 1 token", f"about {tokens:,} tokens")
+    estimate = f"an estimated {plural(tokens, '1 token', f'{tokens:,} tokens')}, at {BYTES_PER_TOKEN} bytes each"
     left_out = ""
     if cut:
         left_out = plural(cut, ", 1 older entry is left out", ", {:,} older entries are left out")
-    return f"receives the conversation so far ({about}{left_out})"
+    return f"receives the conversation so far ({estimate}{left_out})"
 
 
 def overdue(f: Facts) -> Situation:
@@ -331,11 +332,19 @@ def background_sentence(f: Facts) -> str:
     """Return that processes of the agent still run, and what that means; empty if none do."""
     if not f.background_process_count:
         return ""
+    if not f.background_is_current:
+        return plural(
+            f.background_process_count,
+            "A process that it started ran when it last reported; whether it still runs is unknown.",
+            "{:,} processes that it started ran when it last reported; whether they still run is unknown.",
+        )
     processes = plural(
         f.background_process_count,
         "A process that it started still runs",
         "{:,} processes that it started still run",
     )
+    if f.background_ends:
+        return f"{processes}: this ends when the session falls asleep or the agent is stopped."
     return f"{processes}: the session stays awake, and stopping the agent ends them."
 
 

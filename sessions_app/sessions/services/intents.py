@@ -14,7 +14,7 @@ from django.db.models import Q
 from django.utils import timezone
 
 from sessions_app.accounts.authorization import writable_teams
-from sessions_app.agents.services.background_processes import processes_json
+from sessions_app.background.services import process_count
 from sessions_app.kernel.rules.states import (
     OPEN_RUN_STATES,
     TERMINAL_STATES,
@@ -245,5 +245,4 @@ def _request_one(
 
 
 def _processes_to_end(row: TaskSession) -> int:
-    count: int = processes_json(row, is_running=is_running(row, execution_of(row)))["background_process_count"]
-    return count
+    return process_count(row, is_running=is_running(row, execution_of(row)))

@@ -15,6 +15,7 @@ from executors_app.plugins import agent_type
 from executors_app.wire.executions import ExecutorStatus
 from sessions_app.attention.rules.notices import AttentionKind
 from sessions_app.attention.rules.quotations import shorten
+from sessions_app.background.rules.background_work import BackgroundPolicy
 from sessions_app.kernel.rules.states import OPEN_RUN_STATES, PromptState, TurnOrigin
 from sessions_app.kernel.rules.wording import iso_time
 from sessions_app.models import (
@@ -170,6 +171,8 @@ def situation_facts(
         history=status.history,
         capability_note=status.capability_note,
         background_process_count=status.background_process_count,
+        background_is_current=status.background["is_current"],
+        background_ends=status.background["policy"] == BackgroundPolicy.END,
         session_state=status.state,
         agent_running=status.is_agent_running,
         has_agent=session.has_agent,

@@ -16,9 +16,9 @@ from executors_app.agent_capabilities import own_title_in_team
 from executors_app.models import ExecutorRunning
 from executors_app.plugins import agent_type
 from executors_app.wire.executions import ExecutorStatus
-from sessions_app.agents.services.background_processes import processes_json
 from sessions_app.agents.services.mcp_servers import given_servers
 from sessions_app.attention.services.inbox import open_kinds, overdue_filter
+from sessions_app.background.services import KnownProcesses, known_processes
 from sessions_app.kernel.rules.states import (
     OPEN_PROMPT_STATES,
     DerivedStatus,
@@ -43,8 +43,9 @@ from sessions_app.models import (
     WaitKey,
 )
 from sessions_app.prompts.services import wait_of
-from sessions_app.recovery.rules.history import UNKNOWN_FACTS
+from sessions_app.recovery.rules.history import UNKNOWN_FACTS, Injection
 from sessions_app.recovery.rules.resumability import Assessment, Reason, Strategy
+from sessions_app.recovery.rules.resume_cost import ResumeCost, cost_sentence
 from sessions_app.recovery.services.assessment import (
     DAMAGED_ROW,
     assess_session,
@@ -55,10 +56,13 @@ from sessions_app.recovery.services.assessment import (
     session_flaws,
 )
 from sessions_app.recovery.services.history import current_history
+from sessions_app.recovery.services.resume_costs import expected_cost, first_turn_json, first_turns
 from sessions_app.sessions.rules.session_status import (
+    BackgroundStatus,
     CutOffTurnStatus,
     InterruptedWaitStatus,
     ReceiptStatus,
+    ResumeCostStatus,
     RetryStatus,
     SessionStatus,
     SuspensionStatus,
@@ -147,7 +151,9 @@ def read_session(session: TaskSession, user: User | None = None) -> SessionReadi
     counts, run = _counts(session), newest_run(session)
     start, runs = open_start_intent(session), is_running(session, execution)
     open_ones = open_kinds(session, user)
-    processes, policy = processes_json(session, is_running=runs), effective_policy_of(session)
+    is_told = tells_history(session, assessment)
+    history = current_history(session) if is_told else None
+    processes, policy = known_processes(session), effective_policy_of(session)
     error_code, error_message, retry = session.error_code, session.error_message, None
     damage = flaws_sentence(session_flaws(session, execution))
     if damage:  # takes precedence over the session's own error
@@ -169,8 +175,9 @@ def read_session(session: TaskSession, user: User | None = None) -> SessionReadi
         **_execution_part(execution),
         supports_workspace_only=_serves_workspace(session, execution, assessment),
         is_agent_running=runs,
-        background_processes=processes["background_processes"],
-        background_process_count=processes["background_process_count"],
+        background_processes=processes.processes,
+        background_process_count=processes.count,
+        background=_background(processes),
         is_resumable=assessment.is_resumable,
         needs_resume=assessment.needs_resume,
         resume_reason=assessment.resume_reason,
@@ -202,8 +209,9 @@ def read_session(session: TaskSession, user: User | None = None) -> SessionReadi
         suspension=suspension_json(session, run),
         cut_off_turn=cut_off_turn_json(session, run),
         retry=retry,
-        history=_history(session, assessment),
-        latest_receipt=receipt_json(session.receipts.first()),
+        history=_history_facts(history, is_told=is_told),
+        resume_cost=cost_json(expected_cost(session, assessment, tells_history=is_told, history=history)),
+        latest_receipt=_latest_receipt(session),
         pending_permissions=counts["permissions"],
         pending_questions=counts["questions"],
         held_prompts=counts["held"],
@@ -253,6 +261,17 @@ def cut_off_turn_json(session: TaskSession, run: Turn | None) -> CutOffTurnStatu
     }
 
 
+def _background(known: KnownProcesses) -> BackgroundStatus:
+    return {
+        "reported_at": iso_time(known.reported_at),
+        "is_current": known.is_current,
+        "is_complete": known.is_complete,
+        "cpu_seconds": known.cpu_seconds,
+        "policy": str(known.policy),
+        "has_own_policy": known.has_own_policy,
+    }
+
+
 def _retry(session: TaskSession) -> RetryStatus | None:
     """Return what failed, when the turn is retried, and the number of the try; None if no retry is pending."""
     row = waiting_retry(session)
@@ -291,14 +310,30 @@ def _cancel_ignored_since(session: TaskSession, run: Turn | None) -> str | None:
     return None
 
 
-def _history(session: TaskSession, assessment: Assessment) -> Mapping[str, int | None] | None:
+def _history_facts(history: Injection | None, *, is_told: bool) -> Mapping[str, int | None] | None:
     """Return the counts of the history that the next prompt would carry for a new agent; unknown until it is built."""
-    if not tells_history(session, assessment):
+    if not is_told:
         return None
-    history = current_history(session)
     if history is None:
         return UNKNOWN_FACTS
     return history.facts()
+
+
+def cost_json(cost: ResumeCost | None) -> ResumeCostStatus | None:
+    """Return what the next resume costs as the API shows it."""
+    if cost is None:
+        return None
+    context = cost.context
+    return {
+        "resume_strategy": str(cost.strategy),
+        "context_tokens": context.used if context else None,
+        "context_size": context.size if context else None,
+        "context_reported_at": iso_time(context.at) if context else None,
+        "history_characters": cost.history_characters,
+        "history_estimated_tokens": cost.history_estimated_tokens,
+        "last_turn_ended_at": iso_time(cost.last_turn_ended_at),
+        "text": cost_sentence(cost),
+    }
 
 
 def tells_history(session: TaskSession, assessment: Assessment) -> bool:
@@ -395,10 +430,16 @@ def is_recovering(execution: ExecutorRunning | None) -> bool:
     return not Supervisor.objects.alive().filter(swept_at__isnull=False).exists()
 
 
-def receipt_json(receipt: ContinuityReceipt | None) -> ReceiptStatus | None:
-    """Return a receipt as the API shows it."""
+def _latest_receipt(session: TaskSession) -> ReceiptStatus | None:
+    """Return the newest receipt with the first turn after it; at most two queries."""
+    receipt = session.receipts.with_first_turn().first()
     if receipt is None:
         return None
+    return receipt_json(receipt, first_turns([receipt]).get(receipt.id))
+
+
+def receipt_json(receipt: ContinuityReceipt, first_turn: Turn | None) -> ReceiptStatus:
+    """Return a receipt as the API shows it."""
     return {
         "id": str(receipt.id),
         "kind": receipt.kind,
@@ -407,4 +448,5 @@ def receipt_json(receipt: ContinuityReceipt | None) -> ReceiptStatus | None:
         "reason": receipt.reason,
         "evidence": receipt.evidence,
         "created_at": receipt.created_at.isoformat(),
+        "first_turn": first_turn_json(first_turn),
     }

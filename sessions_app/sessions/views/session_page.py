@@ -8,6 +8,7 @@ from datetime import datetime
 from functools import cached_property
 from typing import Any, Final
 
+from django.conf import settings
 from django.contrib.auth.models import User
 
 from executors_app.models import ExecutorRunning
@@ -15,6 +16,7 @@ from executors_app.wire.executions import ExecutorStatus
 from sessions_app.accounts.authorization import is_isolated, may_operate
 from sessions_app.agents.services.agent_setup import agent_fix
 from sessions_app.agents.views.agent_settings import agent_settings_context, login_context, wants_login
+from sessions_app.background.rules.background_work import POLICY_TEXTS, BackgroundPolicy, cpu_time, ends_sentence
 from sessions_app.kernel.rules.states import (
     ENDED_STATES,
     TERMINAL_STATES,
@@ -24,7 +26,7 @@ from sessions_app.kernel.rules.states import (
     SessionState,
 )
 from sessions_app.kernel.services.errors import SessionsError
-from sessions_app.models import ContinuityReceipt, Prompt, Task, TaskSession
+from sessions_app.models import ContinuityReceipt, Prompt, Task, TaskSession, Turn
 from sessions_app.pages.labels import (
     POLICY_LABELS,
     PROMPT_STATE_LABELS,
@@ -35,8 +37,10 @@ from sessions_app.pages.labels import (
 )
 from sessions_app.permissions.views.request_cards import count_hidden, request_cards, without_keys
 from sessions_app.prompts.services import refuse_prompts
-from sessions_app.recovery.rules.resumability import Assessment, Mode, Policy, assess_mode
+from sessions_app.recovery.rules.resumability import Assessment, Mode, Policy, Strategy, assess_mode
+from sessions_app.recovery.rules.resume_cost import usage_sentence
 from sessions_app.recovery.services.assessment import can_be_taken_over, execution_of
+from sessions_app.recovery.services.resume_costs import first_turns
 from sessions_app.sessions.rules.session_status import SessionStatus
 from sessions_app.sessions.rules.situation_facts import (
     Code,
@@ -365,14 +369,60 @@ class SessionPage:
 
     @property
     def receipts(self) -> list[dict[str, Any]]:
-        """The newest receipts."""
-        return [_receipt_row(receipt) for receipt in self._session.receipts.with_history()[:MAX_RECEIPTS_SHOWN]]
+        """The newest receipts, with what each resume cost."""
+        receipts = list(self._session.receipts.with_history().with_first_turn()[:MAX_RECEIPTS_SHOWN])
+        turns = first_turns(receipts)
+        return [_receipt_row(receipt, turns.get(receipt.id)) for receipt in receipts]
+
+    @property
+    def resume_cost(self) -> dict[str, Any] | None:
+        """What is known of the cost of the next resume; None if there is none to come."""
+        cost = self.status.resume_cost
+        if cost is None or cost["resume_strategy"] == Strategy.FRESH:
+            return None
+        return {
+            "text": cost["text"],
+            "loads": cost["resume_strategy"] == Strategy.NATIVE,
+            "reported_at": _parse_time(cost["context_reported_at"]),
+            "last_turn_ended_at": _parse_time(cost["last_turn_ended_at"]),
+        }
 
     @cached_property
     def background_processes(self) -> list[dict[str, Any]]:
         """The processes that turns have left running."""
-        processes = self.status.background_processes
-        return [{"command": each["command"], "since": datetime.fromisoformat(each["since"])} for each in processes]
+        return [
+            {
+                "command": each["command"],
+                "since": datetime.fromisoformat(each["since"]),
+                "cpu": cpu_time(each["cpu_seconds"]),
+            }
+            for each in self.status.background_processes
+        ]
+
+    @property
+    def background_reported_at(self) -> datetime | None:
+        """When they were last reported."""
+        reported_at = self.status.background["reported_at"]
+        return datetime.fromisoformat(reported_at) if reported_at else None
+
+    @property
+    def background_cpu(self) -> str:
+        """CPU time of all of them; empty if it is unknown."""
+        return cpu_time(self.status.background["cpu_seconds"])
+
+    @property
+    def background_choices(self) -> list[tuple[str, str, bool]]:
+        """The policies for them: value, text, and whether it is the present one."""
+        own = self.status.background["policy"] if self.status.background["has_own_policy"] else ""
+        default = POLICY_TEXTS[BackgroundPolicy(settings.KANDEV_BACKGROUND_PROCESSES)].lower()
+        choices = [("", f"Default for this installation: {default}", not own)]
+        return [*choices, *((policy.value, text, policy == own) for policy, text in POLICY_TEXTS.items())]
+
+    @property
+    def stop_ends(self) -> str:
+        """Which processes a stop ends; empty if none is known."""
+        commands = [each["command"] for each in self.background_processes]
+        return ends_sentence(commands, self.status.background_process_count)
 
     @property
     def unlisted_processes(self) -> int:
@@ -485,8 +535,17 @@ def session_context(session: TaskSession, *, writes: bool = True, user: User | N
     return {name: getattr(page, name) for name in _VARIABLES}
 
 
-def _receipt_row(receipt: ContinuityReceipt) -> dict[str, Any]:
+def _parse_time(text: str | None) -> datetime | None:
+    if text:
+        return datetime.fromisoformat(text)
+    return None
+
+
+def _receipt_row(receipt: ContinuityReceipt, first_turn: Turn | None) -> dict[str, Any]:
+    """Return a receipt as the page shows it; ``cost`` is that of the first turn after it, as its agent reports it."""
     return {
+        "first_turn": first_turn,
+        "cost": usage_sentence(first_turn.usage) if first_turn else "",
         "receipt": receipt,
         "label": receipt_label_in_history(receipt),
         "facts": evidence_lines(receipt.evidence),

@@ -10,6 +10,7 @@ from executors_app.models import ExecutorRunning
 from executors_app.wire.executions import ExecutorStatus
 from sessions_app.agents.rules.agent_programs import NEEDS_PERSON_CODES
 from sessions_app.attention.rules.notices import ATTENTION_KIND_LABELS
+from sessions_app.background.services import process_commands
 from sessions_app.board.services.board import SessionRow
 from sessions_app.kernel.rules.states import DerivedStatus, SessionState, WorkState
 from sessions_app.models import TaskSession
@@ -57,6 +58,7 @@ def session_chips(row: SessionRow) -> dict[str, Any]:
         "session": session,
         "chips": chips,
         "processes": row.facts.background_process_count,
+        "commands": "\n".join(process_commands(session, is_running=row.facts.agent_running)),
         "needy": bool(needs)
         or getattr(session, "raised", False)
         or (

@@ -18,6 +18,7 @@ from sessions_app.accounts.requests import UserHttpRequest
 from sessions_app.agents.services import agent_login
 from sessions_app.agents.services.agent_settings import request_setting
 from sessions_app.agents.views.agent_settings import parse_posted_setting
+from sessions_app.background.services import set_background_policy
 from sessions_app.kernel.services.errors import PermissionPending, SessionsError
 from sessions_app.models import Message, TaskSession
 from sessions_app.pages.shortcuts import find_session, queried_number
@@ -126,6 +127,7 @@ ACTIONS: Final[Mapping[str, SessionAction]] = {
     ),
     "stop": lambda row, request: intents.request_stop(row.id, request.user),
     "go-on": lambda row, request: go_on_now(row.id, request.user),
+    "background": lambda row, request: set_background_policy(row.id, _posted_value(request, "background")),
     "more-output": lambda row, request: output_limits.allow_more_output(row.id, request.user),
     "close": lambda row, request: intents.request_close(
         row.id,

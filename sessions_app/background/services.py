@@ -1,0 +1,150 @@
+"""The processes that an agent's turns have left running: record reports of them, and say what is known."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Final
+
+from django.db.models import F
+from django.utils import timezone
+
+from executors_app.wire.executions import ExecutorStatus
+from sessions_app.agents.events import ProcessesReported
+from sessions_app.background import models
+from sessions_app.background.models import BackgroundWork
+from sessions_app.background.rules.background_work import (
+    BackgroundPolicy,
+    ends_sentence,
+    is_current,
+    is_same_work,
+    parse_report,
+)
+from sessions_app.kernel.services.errors import Invalid
+from sessions_app.models import SessionTransaction, Task, TaskSession, session_transaction
+from sessions_app.recovery.rules.resumability import UNREACHABLE
+from sessions_app.recovery.services.assessment import execution_of, is_running
+
+_KEY: Final = "background_processes"
+"""Metadata key: ``{launch_id, processes: [{command, since}], count}``."""
+
+
+@dataclass(frozen=True, slots=True)
+class KnownProcesses:
+    """The background processes of a session's agent, as they were last reported."""
+
+    processes: Sequence[Mapping[str, Any]] = ()
+    """At most 20: ``{command, since, cpu_seconds}``."""
+    count: int = 0
+    is_complete: bool = True
+    cpu_seconds: float | None = None
+    reported_at: datetime | None = None
+    is_current: bool = True
+    """False: it is unknown what runs now."""
+    policy: BackgroundPolicy = BackgroundPolicy.KEEP
+    has_own_policy: bool = False
+
+    @property
+    def commands(self) -> list[str]:
+        """The listed command lines."""
+        return [each["command"] for each in self.processes]
+
+
+def record_processes(transaction: SessionTransaction, line: Mapping[str, Any]) -> None:
+    """Store the processes in a journal line of kind ``agent.processes``, whose texts an agent can write.
+
+    The log gets an event only if other commands run than before.
+    """
+    session, report = transaction.session, parse_report(line)
+    models.store_report(session, report, transaction.at)
+    known = session.metadata.get(_KEY)
+    has_count = _is_of_launch(known, session) and known["count"] == report.count
+    if has_count and is_same_work(known["processes"], report.processes):
+        return
+    stored = {"launch_id": session.launch_id, "processes": report.identities, "count": report.count}
+    transaction.set_fields(metadata={**session.metadata, _KEY: stored})
+    transaction.record_event(ProcessesReported(processes=report.identities, count=report.count))
+
+
+def process_count(session: TaskSession, *, is_running: bool) -> int:
+    """Return how many background processes a running agent has, from the session's row alone."""
+    known = session.metadata.get(_KEY)
+    if not is_running or not _is_of_launch(known, session):
+        return 0
+    return int(known["count"])
+
+
+def process_commands(session: TaskSession, *, is_running: bool) -> list[str]:
+    """Return the command lines of background processes that are listed, from the session's row alone."""
+    known = session.metadata.get(_KEY)
+    if not is_running or not _is_of_launch(known, session):
+        return []
+    return [str(each.get("command", "")) for each in known["processes"]]
+
+
+def ended_with_task(task: Task) -> str:
+    """Return which background processes the end of a task ends with its sessions; empty if none is known."""
+    running = TaskSession.objects.filter(
+        task=task, executions__id=F("agent_execution_id"), executions__status=ExecutorStatus.READY
+    )
+    commands: list[str] = []
+    count = 0
+    for session in running.order_by("id"):
+        commands += process_commands(session, is_running=True)
+        count += process_count(session, is_running=True)
+    return ends_sentence(commands, count)
+
+
+def known_processes(session: TaskSession) -> KnownProcesses:
+    """Return what is known of a session's background processes, with one query.
+
+    Nothing runs of an agent that has ended. If it cannot be reached, the last report is returned as not current.
+    """
+    row = BackgroundWork.objects.filter(session=session).first()
+    policy, has_own_policy = models.effective_policy(row), row is not None and bool(row.policy)
+    execution, stored = execution_of(session), session.metadata.get(_KEY)
+    if not is_running(session, execution) or not _is_of_launch(stored, session):
+        return KnownProcesses(policy=policy, has_own_policy=has_own_policy)
+    is_reached = session.error_code != UNREACHABLE
+    if row is None or row.launch_id != session.launch_id or not is_same_work(row.processes, stored["processes"]):
+        # A supervisor of release 1.0 has recorded them.
+        processes = [{**each, "cpu_seconds": None} for each in stored["processes"]]
+        return KnownProcesses(
+            processes, stored["count"], is_current=is_reached, policy=policy, has_own_policy=has_own_policy
+        )
+    is_repeated = row.count > 0 and row.cpu_seconds is not None
+    return KnownProcesses(
+        row.processes,
+        row.count,
+        row.is_complete,
+        row.cpu_seconds,
+        row.reported_at,
+        is_current(row.reported_at, timezone.now(), is_reached=is_reached, is_repeated=is_repeated),
+        policy,
+        has_own_policy,
+    )
+
+
+def policy_of(session_id: uuid.UUID) -> BackgroundPolicy:
+    """Return what happens to background processes when a session has been idle for long enough to sleep."""
+    return models.effective_policy(BackgroundWork.objects.filter(session_id=session_id).first())
+
+
+def set_background_policy(session_id: uuid.UUID, policy: str) -> None:
+    """Set a session's own policy for background processes; empty: that of the deployment. Raises Invalid."""
+    if policy not in ("", *BackgroundPolicy):
+        raise Invalid(f"policy must be one of {', '.join(BackgroundPolicy)}, or empty.", field="policy")
+    with session_transaction(session_id) as transaction:
+        models.set_policy(transaction, policy)
+
+
+def _is_of_launch(known: Any, session: TaskSession) -> bool:
+    return (
+        isinstance(known, dict)
+        and bool(session.launch_id)
+        and known.get("launch_id") == session.launch_id
+        and isinstance(known.get("processes"), list)
+        and isinstance(known.get("count"), int)
+    )
