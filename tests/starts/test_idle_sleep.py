@@ -10,9 +10,20 @@ from typing import Any
 import pytest
 from django.utils import timezone
 
+from executors_app.wire.protocol import JournalKind
 from sessions_app.background.services import set_background_policy
 from sessions_app.events import event_label
-from sessions_app.models import IDLE_REASON, Intent, PermissionRequest, Prompt, Suspension, TaskSession, Turn, WaitKey
+from sessions_app.models import (
+    IDLE_REASON,
+    Intent,
+    PermissionRequest,
+    Prompt,
+    Suspension,
+    TaskSession,
+    Turn,
+    WaitKey,
+    session_transaction,
+)
 from sessions_app.prompts import services as prompts
 from sessions_app.prompts.services import context_before
 from sessions_app.recovery.sweep.sweep_pass import SweepScope
@@ -130,17 +141,18 @@ def test_session_sleeps_while_a_usage_limit_holds_its_prompts_back(limit_lasts: 
     assert prompt_states(session)["p2"] == "queued"
 
 
-def test_work_outside_a_turn_counts_for_since_when_a_session_is_idle() -> None:
+def test_work_that_the_agent_began_counts_for_since_when_a_session_is_idle() -> None:
     session, journal = idle_session(), Journal()
     journal.seq = 100
     ingest(session, journal.says("The build has failed."))
+    assert fresh(session).work_state == "working"
+    ingest(session, [journal.line(JournalKind.AGENT_TURN_ENDED)])
+    backdate(session)
     worked_at = timezone.now() - timedelta(minutes=90)
-    session.events.filter(seq__gt=Turn.objects.get(session=session).last_seq).update(at=worked_at)
-    backdate(change(session, work_state="idle"))
+    change(session.runs.get(origin="agent"), ended_at=worked_at)
 
-    assert put_to_sleep(session)
-
-    assert last_payload(session, "session.asleep")["idle_since"] == worked_at.isoformat()
+    with session_transaction(session.id) as transaction:
+        assert idle_sleep.idle_since(transaction) == worked_at
 
 
 def test_sleeping_session_stays_asleep_after_its_execution_ended() -> None:
