@@ -306,7 +306,7 @@ SAFE: Final = re.compile(r"""visible\(|^[`"][^$`"]*[`"]""")
 """Text through ``visible``, and words of the script."""
 KNOWN: Final[Mapping[str, tuple[str, ...]]] = {
     "numbers": ("count ||", "chosen.length", "`${offers.length}", "`${size.toLocaleString()}", "kept.length", "news ?"),
-    "times": ("written(", "isToday ?"),
+    "times": ("written(", "needsDate ?"),
     "what the server's page shows already": (
         *("node.data.slice(", "form.dataset.asks", "`${button.dataset.act", "`Session: ${label}`", "document.title"),
     ),
