@@ -280,6 +280,8 @@ UNKNOWN_TO_LISTS: dict[str, Any] = {
     "wait_ended_at": AT,
     "cancel_ignored_since": AT,
     "capability_note": "It loses its memory.",
+    "background_ends": True,
+    "background_is_current": False,
 }
 """The facts that lists do not load, because that takes queries for each session, with a value that they may have."""
 

@@ -175,7 +175,7 @@ def read_session(session: TaskSession, user: User | None = None) -> SessionReadi
         **_execution_part(execution),
         supports_workspace_only=_serves_workspace(session, execution, assessment),
         is_agent_running=runs,
-        background_processes=processes.processes,
+        background_processes=list(processes.processes),
         background_process_count=processes.count,
         background=_background(processes),
         is_resumable=assessment.is_resumable,
