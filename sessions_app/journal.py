@@ -39,6 +39,10 @@ def record_unstorable(update: JournalUpdate, line: JournalLine) -> None:
 LINE_HANDLERS: Final[Mapping[str, Callable[[JournalUpdate, JournalLine], None]]] = {
     JournalKind.PROMPT_ACCEPTED: prompts.accept_prompt,
     JournalKind.PROMPT_DELIVERED: prompts.deliver_prompt,
+    JournalKind.STEER_ACCEPTED: prompts.accept_steered,
+    JournalKind.STEER_DELIVERED: prompts.deliver_steered,
+    JournalKind.STEER_DECLINED: prompts.decline_steered,
+    JournalKind.STEER_UNKNOWN: prompts.hold_steered,
     JournalKind.TURN_COMPLETED: turns.complete_turn,
     JournalKind.TURN_CANCELLED: turns.cancel_turn,
     JournalKind.TURN_FAILED: turns.fail_turn,

@@ -21,6 +21,7 @@ from executors_app.agentctl.permissions import Permissions
 from executors_app.agentctl.process import subreaper
 from executors_app.agentctl.setting_changes import SettingChanges
 from executors_app.agentctl.state_files import DurableStore, GenerationFence, TokenFile
+from executors_app.agentctl.steering import STATE_BY_LINE, Steering
 from executors_app.agentctl.turns import Turns
 from executors_app.agentctl.workspace.preparation import WorkspacePreparation
 from executors_app.agentctl.workspace.snapshot_service import SnapshotService
@@ -62,11 +63,12 @@ class Sidecar:
         self.last_contact = time.monotonic()
         state = execution.state_dir
         accepted: list[str] = []
+        steered: dict[str, str] = {}
         self.store, self.token = DurableStore(state / "memory.jsonl"), TokenFile(state / "token.json")
         self.journal = Journal(
             journal_directory(state),
             limits=limits or JournalLimits(),
-            seen=lambda line: _collect_accepted(line, accepted),
+            seen=lambda line: _collect_accepted(line, accepted, steered),
         )
         self.journal.redact = self.token.redactor.redact
         self.fence = GenerationFence(self.store)
@@ -74,6 +76,8 @@ class Sidecar:
         self.turns = Turns(self.journal, self.store, self.permissions)
         for message_id in accepted:
             self.turns.mark_accepted(message_id)
+        self.steering = Steering(self.journal, self.store, self.turns)
+        self.steering.restore(steered)
         self.agent = AgentLifecycle(
             journal=self.journal,
             memory=self.store,
@@ -250,6 +254,9 @@ class Sidecar:
         self.store.close()
 
 
-def _collect_accepted(line: Mapping[str, Any], accepted: list[str]) -> None:
-    if line.get("kind") == JournalKind.PROMPT_ACCEPTED:
-        accepted.append(str(line.get("message_id")))
+def _collect_accepted(line: Mapping[str, Any], accepted: list[str], steered: dict[str, str]) -> None:
+    kind, message_id = str(line.get("kind")), str(line.get("message_id"))
+    if kind == JournalKind.PROMPT_ACCEPTED:
+        accepted.append(message_id)
+    elif kind in STATE_BY_LINE:
+        steered[message_id] = STATE_BY_LINE[kind]

@@ -88,6 +88,8 @@ class Turns:
         """Awaited before the driver gets a prompt; must not raise."""
         self.after_turn: Callable[[], None] = lambda: None
         """Called after every turn, however it ended."""
+        self.was_steered: Callable[[str], bool] = lambda message_id: False
+        """Whether the text of this id was handed to a running turn, or may have been: it is no prompt then."""
         self.on_conversation_lost: Callable[[str], None] = lambda code: None
         """Called after a turn which showed that the agent is not in its conversation, with the code of the failure."""
 
@@ -138,6 +140,17 @@ class Turns:
             self._accepted.add(message_id)
             self._store.put("prompt", message_id, True)
 
+    def has_accepted(self, message_id: str) -> bool:
+        """Whether a prompt of this id was ever accepted."""
+        return message_id in self._accepted or self._store.get("prompt", message_id) is not None
+
+    def may_be_steered(self, message_id: str) -> bool:
+        """Whether the agent works on this prompt, and may still take a text into its turn."""
+        turn = self._turn
+        if turn is None or turn.message_id != message_id or not turn.was_delivered:
+            return False
+        return turn.stop_reason is None and not turn.cancel_requested and not turn.has_failed
+
     # -- a prompt ----------------------------------------------------------------------------
 
     async def accept(
@@ -148,7 +161,7 @@ class Turns:
         Raises ApiError if no agent runs, another turn is active, or the journal is full.
         """
         async with self._accepting:
-            if message_id in self._accepted or self._store.get("prompt", message_id) is not None:
+            if self.has_accepted(message_id) or self.was_steered(message_id):
                 return {"accepted": True, "duplicate": True}
             driver = self.driver
             if driver is None:

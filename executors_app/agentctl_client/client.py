@@ -356,6 +356,17 @@ class AgentctlClient:
         body = {"message_id": message_id, "text": text, "attachments": list(attachments), "prompt_kind": prompt_kind}
         return await self._wire.post("/prompt", body)
 
+    async def steer(
+        self, message_id: str, turn: str, text: str, attachments: Sequence[Mapping[str, Any]] = ()
+    ) -> dict[str, Any]:
+        """Hand a text to the running turn of the prompt ``turn``; return ``{accepted, duplicate}``.
+
+        The outcome is a journal line. Refusals: ``not_running``, ``steering_unsupported``, ``no_turn``,
+        ``journal_full``; ``not_found`` from an agentctl that does not know this request.
+        """
+        body = {"message_id": message_id, "turn": turn, "text": text, "attachments": list(attachments)}
+        return await self._wire.post("/steer", body)
+
     async def cancel(self, message_id: str, intent_id: str) -> dict[str, Any]:
         """Cancel the turn of ``message_id``, and no other turn."""
         return await self._wire.post("/cancel", {"message_id": message_id, "intent_id": intent_id})

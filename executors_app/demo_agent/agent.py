@@ -64,6 +64,24 @@ class Turn:
     def __init__(self, agent: DemoAgent, conversation: Conversation):
         self.agent, self.conversation = agent, conversation
         self.cancelled = threading.Event()
+        self._steered: list[str] = []
+        self._lock = threading.Lock()
+        self._is_over = False
+
+    def take(self, text: str) -> bool:
+        """Take a text into this turn, unless it is over."""
+        with self._lock:
+            if not self._is_over:
+                self._steered.append(text)
+            return not self._is_over
+
+    def next_taken(self) -> str | None:
+        """Return the next text that was taken and not answered yet; None: there is none, and the turn is over."""
+        with self._lock:
+            if self._steered:
+                return self._steered.pop(0)
+            self._is_over = True
+            return None
 
     @property
     def cwd(self) -> str:
@@ -265,6 +283,8 @@ class DemoAgent:
                 return self.load(params)
             case "session/prompt":
                 return self.prompt(params)
+            case "_session/steering":
+                return self.steer(params)
             case "session/set_mode" | "session/set_config_option" if params.get("sessionId") in self.conversations:
                 return self.settings[params["sessionId"]].set(params)
             case "session/cancel":
@@ -281,6 +301,7 @@ class DemoAgent:
             "agentCapabilities": {"loadSession": True, "promptCapabilities": prompts},
             "agentInfo": {"name": NAME, "version": VERSION},
             "authMethods": [],
+            "_meta": {"steering": {"supported": True}},
         }
 
     def create(self, params: dict[str, Any]) -> dict[str, Any]:
@@ -303,18 +324,29 @@ class DemoAgent:
         conversation = self.conversations.get(str(params.get("sessionId")))
         if conversation is None:
             raise RpcError(-32002, f"Resource not found: conversation {params.get('sessionId')} is not open")
-        text = "\n".join(block["text"] for block in params.get("prompt", ()) if block.get("type") == "text")
+        text = _text_of(params)
         conversation.keep("user", text)
         turn = self.turns[conversation.id] = Turn(self, conversation)
         try:
             if received := describe_files(params.get("prompt", ())):
                 turn.say(f"I received {received}.\n")
             self.answer(turn, text)
+            while (taken := turn.next_taken()) is not None:
+                self.answer(turn, taken)
         except Cancelled:
             return {"stopReason": "cancelled"}
         finally:
             self.turns.pop(conversation.id, None)
         return {"stopReason": "end_turn"}
+
+    def steer(self, params: dict[str, Any]) -> dict[str, Any]:
+        """Take a text into the running turn, which answers it at its end; without one, leave it to the client."""
+        turn = self.turns.get(str(params.get("sessionId")))
+        text = _text_of(params)
+        if turn is None or not turn.take(text):
+            return {"outcome": "promptRequired", "reason": "noRunningTurn"}
+        turn.conversation.keep("user", text)
+        return {"outcome": "injected"}
 
     def answer(self, turn: Turn, text: str) -> None:
         """Carry out the prompt, line by line."""
@@ -374,6 +406,10 @@ class DemoAgent:
         else:
             return False
         return True
+
+
+def _text_of(params: dict[str, Any]) -> str:
+    return "\n".join(block["text"] for block in params.get("prompt", ()) if block.get("type") == "text")
 
 
 def _use_tool(turn: Turn) -> None:

@@ -40,6 +40,8 @@ POINT_NAMES: Final = (
     # a prompt
     "supervisor.prompt_sending",
     "supervisor.prompt_sent",
+    "supervisor.steer_sending",
+    "supervisor.steer_sent",
     # the journal
     "supervisor.ingest_before_commit",
     "supervisor.ingest_after_commit",
@@ -97,6 +99,9 @@ POINT_NAMES: Final = (
     "agentctl.setting_journaled",
     "agentctl.cancel_remembered",
     "agentctl.cancel_asked",
+    "agentctl.steer_journaled",
+    "agentctl.steer_handed_over",
+    "agentctl.steer_settled",
     # agentctl's jobs
     "agentctl.job_prepared",
     "agentctl.job_remembered",

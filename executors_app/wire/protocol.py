@@ -53,6 +53,10 @@ class JournalKind(StrEnum):
     SESSION_IDENTIFIED = "session.identified"
     PROMPT_ACCEPTED = "prompt.accepted"
     PROMPT_DELIVERED = "prompt.delivered"
+    STEER_ACCEPTED = "steer.accepted"
+    STEER_DELIVERED = "steer.delivered"
+    STEER_DECLINED = "steer.declined"
+    STEER_UNKNOWN = "steer.unknown"
     MESSAGE_USER = "message.user"
     MESSAGE_AGENT = "message.agent"
     MESSAGE_THOUGHT = "message.thought"
@@ -86,6 +90,7 @@ AGENT_TURN_PREFIX: Final = "agent:"
 TURN_ENDS: Final = frozenset({JournalKind.TURN_COMPLETED, JournalKind.TURN_CANCELLED, JournalKind.TURN_FAILED})
 DURABLE_KINDS: Final = TURN_ENDS | {
     JournalKind.PROMPT_ACCEPTED,
+    JournalKind.STEER_ACCEPTED,
     JournalKind.PERMISSION_RESOLVED,
     JournalKind.SESSION_IDENTIFIED,
     JournalKind.SETTING_APPLIED,
@@ -184,6 +189,9 @@ class Code(StrEnum):
     UNKNOWN_SETTING = "unknown_setting"
     SETTING_REFUSED = "setting_refused"
     SETTINGS_UNSUPPORTED = "settings_unsupported"
+    # of a text for a running turn:
+    STEERING_UNSUPPORTED = "steering_unsupported"
+    NO_TURN = "no_turn"
     # of a login or logout:
     LOGIN_FAILED = "login_failed"
     LOGIN_TIMEOUT = "login_timeout"
@@ -329,6 +337,8 @@ _HTTP_STATUS: Final[dict[str, int]] = {
     Code.ALREADY_ANSWERED: 409,
     Code.LAUNCH_ENDED: 409,
     Code.SETTINGS_UNSUPPORTED: 409,
+    Code.STEERING_UNSUPPORTED: 409,
+    Code.NO_TURN: 409,
     Code.CONFLICT: 409,
     Code.GIT_FAILED: 409,
     Code.WORKTREE_MISSING: 409,

@@ -62,8 +62,8 @@ class PromptSerializer(StrictModelSerializer):
     class Meta:
         model = Prompt
         fields = (
-            *("message_id", "kind", "state", "text", "version", "place", "attachments", "by", "resent_as"),
-            *("continued_by", "created_at", "updated_at"),
+            *("message_id", "kind", "state", "text", "version", "place", "steered_into", "attachments", "by"),
+            *("resent_as", "continued_by", "created_at", "updated_at"),
         )
         read_only_fields = fields
 
@@ -96,6 +96,11 @@ class PromptRequestSerializer(TextPromptSerializer):
     """A prompt to send. ``message_id`` is chosen by the client, so that the request can be repeated safely."""
 
     attachments = SizedListField(child=NewAttachmentSerializer(), required=False, max_length=MAX_FILES)
+    deliver = choice_field(
+        ("queue", "now"),
+        default="queue",
+        help_text="`now` hands it to the turn that is running, where the agent takes it (`can_steer` of the status).",
+    )
 
 
 _CHANGES: Final = ("text", "position", "before", "after")
@@ -218,6 +223,18 @@ class PromptContinueView(SessionApiView):
         return self.show(PromptSerializer, continue_interrupted(self.session.id, message_id, request.user), 202)
 
 
+class PromptSendNowView(SessionApiView):
+    """Handing a prompt to the running turn."""
+
+    @document_responses({200: PromptSerializer}, 404, 409, request=None)
+    def post(self, request: UserRequest, task_id: uuid.UUID, session_id: uuid.UUID, message_id: str) -> Response:
+        """Hand a queued prompt to the turn that is running; 409 `not_steerable` if the agent takes none there.
+
+        If the turn ends before the agent has taken it, it stays in the queue.
+        """
+        return self.show(PromptSerializer, prompts.send_now(self.session.id, message_id))
+
+
 class PromptDismissView(SessionApiView):
     """Dismissing a prompt."""
 
@@ -247,7 +264,8 @@ class PromptCreateView(SessionApiView):
         """Queue a prompt. Repeating the request with the same ``message_id`` returns the first response, with 200."""
         values = self.body(PromptRequestSerializer)
         message_id, text, files = values["message_id"], values["text"], parse_files(values)
-        row, is_new = prompts.queue_prompt(self.session.id, message_id, text, request.user, files=files)
+        now = values["deliver"] == "now"
+        row, is_new = prompts.queue_prompt(self.session.id, message_id, text, request.user, files=files, now=now)
         if is_new:
             return self.show(PromptAnswerSerializer, row, 202)
         return self.show(PromptAnswerSerializer, row)

@@ -109,11 +109,11 @@ async def _claim_with_history(registry: ExecutionRegistry, stream: ExecutionStre
     try:
         return await registry.database(claim)
     except HistoryOutdated:
-        _retry_later(registry, stream)
+        retry_later(registry, stream)
         return None
 
 
-def _retry_later(registry: ExecutionRegistry, stream: ExecutionStream) -> None:
+def retry_later(registry: ExecutionRegistry, stream: ExecutionStream) -> None:
     """Wake the session's queue when the delay of its next try is over."""
     delay = stream.backoff.record_failure()
     asyncio.get_running_loop().call_later(delay, registry.listener.wake_session, stream.session_id)
@@ -145,7 +145,7 @@ async def _handle_rejection(
         if error.refusal == Code.NOT_RUNNING:
             # The agent has ended since we decided to send: a recheck resumes it.
             registry.listener.handle_lost_stream(stream)
-    _retry_later(registry, stream)
+    retry_later(registry, stream)
 
 
 async def _settle_duplicate(registry: ExecutionRegistry, stream: ExecutionStream, sending: PromptDelivery) -> None:
@@ -181,7 +181,7 @@ def claim_next_prompt(session_id: uuid.UUID, lease: Lease, epoch: str, sent: fro
             return None
         text = _text_with_context(transaction, row)
         prompts.mark_carrier(transaction, row)
-        transaction.move_prompt(row, "send", execution_id=str(execution.id), journal_epoch=epoch)
+        transaction.move_prompt(row, "send", execution_id=str(execution.id), journal_epoch=epoch, steered_into="")
     return PromptDelivery(row.message_id, text, row.kind, blocks)
 
 
@@ -208,6 +208,8 @@ def _next_prompt(transaction: SessionTransaction, epoch: str) -> Prompt | None:
     prompts, then the queue, as users have ordered it. A retry keeps its place while it waits for its time.
     """
     for row in transaction.session.prompts.filter(state=PromptState.SENDING).order_by("id"):
+        if row.journal_epoch == epoch and row.steered_into:
+            return None  # ``steering`` finds out first whether the agent has it
         if row.journal_epoch == epoch:
             return row
         transaction.move_prompt(row, "hold")  # only the lost journal could show whether it arrived

@@ -172,6 +172,22 @@ class PromptEdited(
             prompt.text = text
 
 
+class PromptSteered(
+    PromptEvent,
+    name="session.prompt.steered",
+    recorded_by="a user, while a turn runs: the prompt is handed to it now",
+    timeline=Label("A prompt is handed to the running turn", "busy"),
+    quotes_prompt=True,
+):
+    """A prompt goes to the turn that is running. If the agent does not take it there, it is queued again."""
+
+    turn: str = Field(description="the `message_id` of that turn")
+
+    @classmethod
+    def rebuild(cls, rows: SessionRebuild, line: LogEvent) -> None:
+        """Change nothing: what became of it is told by the states that follow."""
+
+
 class PromptMoved(
     PromptEvent,
     name="session.prompt.moved",

@@ -82,6 +82,8 @@ class Prompt(TeamModel):
     """Of the text that its request sent, once that was edited: repeating the request still names this prompt."""
     place = models.BigIntegerField(null=True, blank=True)
     """Where it is in the queue, once it was moved: the id of the prompt that was there before. None: its own id."""
+    steered_into = models.CharField(max_length=128, blank=True, default="", db_default="")
+    """The message_id of the turn into which it is, or was, handed while that turn runs; empty: it begins its own."""
     created_at = models.DateTimeField(auto_now_add=True)
     updated_at = models.DateTimeField(auto_now=True)
 

@@ -23,6 +23,7 @@ from sessions_app.kernel.rules.states import (
     PromptState,
     RunState,
     SessionState,
+    TurnOrigin,
 )
 from sessions_app.kernel.services.errors import (
     AttachmentMissing,
@@ -33,6 +34,7 @@ from sessions_app.kernel.services.errors import (
     MediaTypeUnsupported,
     NoAgent,
     NotFound,
+    NotSteerable,
     PermissionPending,
     PromptChanged,
     PromptInDoubt,
@@ -50,7 +52,7 @@ from sessions_app.models import (
     Turn,
     session_transaction,
 )
-from sessions_app.prompts.events import EDIT_EXCERPT, PromptEdited, PromptMoved
+from sessions_app.prompts.events import EDIT_EXCERPT, PromptEdited, PromptMoved, PromptSteered
 from sessions_app.prompts.models import LIMIT_PREFIX, QUEUE_ORDER, digest_of
 from sessions_app.prompts.rules import attachments
 from sessions_app.prompts.rules.attachments import AttachedFile
@@ -90,6 +92,8 @@ INTERRUPTION_KEY: Final = "interruption"
 
 For work outside a turn also ``outside``, ``was_working`` and ``sentence``, which tells people what it was.
 """
+STEERING_KEY: Final = "steering"
+"""Metadata key: True if the agent announced at its last start that it takes texts into a running turn."""
 CARRIER_KEY: Final = "told_with"
 """Metadata key: message_id of the prompt that is on its way with history or interruption."""
 CARRIED_KEY: Final = "told_last"
@@ -105,8 +109,11 @@ def queue_prompt(
     *,
     ends_permission: bool = True,
     files: Sequence[AttachedFile] = (),
+    now: bool = False,
 ) -> tuple[Prompt, bool]:
     """Queue a user's prompt; return it, and whether it is new. Wakes or resumes the session.
+
+    ``now``: hand it to the turn that is running, if there is one and its agent offers that.
 
     Repeating a ``message_id`` returns the first row. ``ends_permission``: whether the prompt may end the turn of an
     agent that waits for a permission. ``files``: checked by ``check_files``. Raises Invalid,
@@ -120,9 +127,15 @@ def queue_prompt(
         if earlier is not None:
             return _same_prompt(earlier, text, files), False
         refuse_ended(transaction.session)
-        prepare_for_prompt(transaction, by, ends_permission=ends_permission)
+        turn = steerable_turn(transaction) if now else None
+        if turn is None:
+            prepare_for_prompt(transaction, by, ends_permission=ends_permission)
         attached = store_files(transaction.session, files)
         row = transaction.add_prompt(message_id, text, by=by, attachments=attached)
+        if turn is not None:
+            row.steered_into = turn.message_id
+            row.save(update_fields=["steered_into", "updated_at"])
+            _record_steered(transaction, row)
         crash_points.reached("request.prompt_written", session_id)
     crash_points.reached("request.prompt_committed", session_id)
     return row, True
@@ -317,6 +330,52 @@ def edit_prompt(session_id: uuid.UUID, message_id: str, text: str, *, version: i
         )
         transaction.record_event(edited)
     return row
+
+
+def send_now(session_id: uuid.UUID, message_id: str) -> Prompt:
+    """Hand a queued prompt to the running turn, where the agent offers that; repeating this changes nothing.
+
+    Raises NotFound, PromptNotQueued, NotSteerable, and Conflict for a prompt of Kandev. If the turn ends before the
+    agent has taken it, it is the same queued prompt again.
+    """
+    with session_transaction(session_id) as transaction:
+        row = _lock_queued(transaction, message_id)
+        turn = steerable_turn(transaction)
+        if turn is None:
+            raise NotSteerable
+        if row.steered_into != turn.message_id:
+            row.steered_into = turn.message_id
+            row.save(update_fields=["steered_into", "updated_at"])
+            _record_steered(transaction, row)
+    return row
+
+
+def steerable_turn(transaction: SessionTransaction) -> Turn | None:
+    """Return the open turn of a prompt, if its agent takes texts into it."""
+    turn = transaction.open_turn
+    if turn is None or turn.origin == TurnOrigin.AGENT or not offers_steering(transaction.session):
+        return None
+    wanted = transaction.session.desired_state == DesiredState.RUNNING
+    if wanted and assess_for_start(transaction).is_running:
+        return turn
+    return None
+
+
+def offers_steering(session: TaskSession) -> bool:
+    """Return whether the session's agent announced at its last start that it takes texts during a turn."""
+    return session.metadata.get(STEERING_KEY) is True
+
+
+def _record_steered(transaction: SessionTransaction, row: Prompt) -> None:
+    steered = PromptSteered(message_id=row.message_id, kind=row.kind, state=row.state, turn=row.steered_into)
+    transaction.record_event(steered)
+
+
+def settle_steered(transaction: SessionTransaction, turn_id: str) -> None:
+    """Finish the prompts that the agent took into a turn which has ended: they were part of it."""
+    taken = transaction.session.prompts.filter(state=PromptState.DELIVERED, steered_into=turn_id)
+    for row in taken.exclude(steered_into="").order_by("id"):
+        transaction.move_prompt(row, "finish")
 
 
 def move_to_position(session_id: uuid.UUID, message_id: str, position: int) -> Prompt:
@@ -541,12 +600,15 @@ def accepted_blocks(session: TaskSession) -> list[str] | None:
 
 
 def remember_blocks(transaction: SessionTransaction, capabilities: Any) -> None:
-    """Store what an agent that has just started accepts in a prompt."""
-    reported = None
+    """Store what an agent that has just started accepts in a prompt, and whether it takes one during a turn."""
+    reported, steers = None, False
     if isinstance(capabilities, dict):
-        reported = capabilities.get("prompt")
+        reported, steers = capabilities.get("prompt"), capabilities.get("steering") is True
     metadata = dict(transaction.session.metadata)
     metadata.pop(BLOCKS_KEY, None)
+    metadata.pop(STEERING_KEY, None)
+    if steers:
+        metadata[STEERING_KEY] = True
     if isinstance(reported, list):
         metadata[BLOCKS_KEY] = sorted(set(map(str, reported)) & set(attachments.CAPABILITY_BY_BLOCK))
     transaction.set_fields(metadata=metadata)
@@ -644,7 +706,7 @@ def to_interruption(session: TaskSession, known: Mapping[str, Any]) -> Interrupt
     """Convert the stored unfinished work."""
     row, last_request = session.prompts.filter(message_id=known.get("message_id")).first(), ""
     if row:
-        last_request = original_request(row)
+        last_request = whole_request(row)
     return Interruption(
         task_title=session.task.title,
         last_request=last_request,
@@ -666,6 +728,13 @@ def original_prompt(row: Prompt) -> Prompt:
 def original_request(row: Prompt) -> str:
     """Return the user's own text: for a continue prompt, that of the request it continues."""
     return original_prompt(row).text
+
+
+def whole_request(row: Prompt) -> str:
+    """Return what users asked of the turn of this prompt: its original request, and what was handed to it later."""
+    taken = Prompt.objects.filter(session_id=row.session_id, steered_into=row.message_id, state=PromptState.DONE)
+    later = taken.order_by("id").values_list("text", flat=True)
+    return "\n\n".join([original_request(row), *later])
 
 
 def context_before(session: TaskSession, row: Prompt) -> str:

@@ -14,6 +14,7 @@ api_urlpatterns = [
     path(SESSION + "prompts/", api.PromptListView.as_view()),
     path(SESSION + "prompts/<name:message_id>/resend/", api.PromptResendView.as_view()),
     path(SESSION + "prompts/<name:message_id>/continue/", api.PromptContinueView.as_view()),
+    path(SESSION + "prompts/<name:message_id>/send-now/", api.PromptSendNowView.as_view()),
     path(SESSION + "prompts/<name:message_id>/dismiss/", api.PromptDismissView.as_view()),
     path(SESSION + "prompts/<name:message_id>/", api.PromptDetailView.as_view()),
     path(SESSION + "attachments/<str:sha256>/", api.AttachmentContentView.as_view(), name="attachment"),

@@ -37,6 +37,7 @@ from sessions_app.models import (
 )
 from sessions_app.permissions.services import undelivered_content
 from sessions_app.prompts.delivery import send_next_prompt
+from sessions_app.prompts.steering import send_steered_prompts
 from sessions_app.sessions.services.intents import due_intents
 from sessions_app.starts import execution
 from sessions_app.starts.outcomes import settle_intent, write_stopped
@@ -413,6 +414,7 @@ class Dispatcher:
         intent_id = self._starts.pop(session_id, None) or await self.registry.database(next_start_intent, session_id)
         if intent_id is None:
             with actor_context.acting_as(session_id=session_id, cause="prompt"):
+                await send_steered_prompts(self.registry, session_id)
                 await send_next_prompt(self.registry, session_id)
             # The journal of the turn, or the back-off of the delivery, wakes this queue for the next prompt.
             return False

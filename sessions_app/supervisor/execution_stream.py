@@ -74,6 +74,8 @@ class ExecutionStream:
     """With ``epoch``, the cursor: the last journal line that is in the log."""
     sent: set[str] = field(default_factory=set)
     """Message ids of the prompts sent over this stream; the journal brings their outcome."""
+    steered: set[tuple[str, str]] = field(default_factory=set)
+    """Message ids of the prompts that were handed over for a running turn, each with the id of that turn."""
     backoff: Backoff = field(default_factory=Backoff)
     """Back-off between attempts to send a prompt."""
     connected: asyncio.Event = field(default_factory=asyncio.Event)

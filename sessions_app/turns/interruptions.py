@@ -267,7 +267,9 @@ def _settle_prompts(transaction: SessionTransaction) -> Prompt | None:
     """
     known = None
     for row in transaction.session.prompts.filter(state__in=UNSETTLED_PROMPT_STATES).order_by("id"):
-        if row.state == PromptState.DELIVERED:
+        if row.state == PromptState.DELIVERED and row.steered_into:
+            transaction.move_prompt(row, "finish")  # it is part of the turn, whose own prompt is interrupted
+        elif row.state == PromptState.DELIVERED:
             transaction.move_prompt(row, "interrupt")
             known = row
         elif row.state == PromptState.ACCEPTED:
@@ -300,7 +302,7 @@ def _plan_continuation(
         return
     prompts.note_interruption(transaction, run, tools)
     if continuation.should_continue(facts) and _restarts_unasked(transaction):
-        interruption = continuation.Interruption(session.task.title, prompts.original_request(interrupted), tools)
+        interruption = continuation.Interruption(session.task.title, prompts.whole_request(interrupted), tools)
         _put_continue_prompt(transaction, run, interrupted, continuation.continue_prompt(interruption))
 
 

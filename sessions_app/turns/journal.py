@@ -11,6 +11,7 @@ from executors_app.plugins import agent_types
 from executors_app.wire.protocol import Code, JournalKind
 from sessions_app.kernel.rules.states import CANCELLED_BY_AGENT, PROMPT, SESSION, WORK
 from sessions_app.models import SessionTransaction
+from sessions_app.prompts.services import settle_steered
 from sessions_app.recovery import continuity
 from sessions_app.recovery.rules import verification
 from sessions_app.starts.outcomes import record_lost_conversation
@@ -93,6 +94,7 @@ def _end_turn(update: JournalUpdate, line: JournalLine, move: str) -> None:
     prompt, turn = update.find_prompt(line), transaction.open_turn
     if prompt is not None and PROMPT.allows(prompt.state, "finish"):
         transaction.move_prompt(prompt, "finish")
+    settle_steered(transaction, str(line.get("message_id") or ""))
     if turn is None:
         return
     failure: dict[str, str | None] = {}

@@ -37,6 +37,7 @@ async def test_new_conversation_id_is_stored_before_the_start_is_reported(
         "history": True,
         "protocol": "acp/1",
         "prompt": ["image", "resource"],
+        "steering": True,
     }
     assert set(started.timings) == {"spawn", "initialize", "session"}
     assert driver.pid is not None

@@ -70,6 +70,8 @@ REQUIRED_STAGE: Final = {
     **dict.fromkeys(("workflow.step_written", "workflow.step_committed"), "workflow"),
     **dict.fromkeys(("workflow.job_asked", "workflow.jobs_ended"), "workflow"),
     **dict.fromkeys(("supervisor.setting_sent", "agentctl.setting_journaled"), "setting"),
+    **dict.fromkeys(("supervisor.steer_sending", "supervisor.steer_sent", "agentctl.steer_journaled"), "steering"),
+    **dict.fromkeys(("agentctl.steer_handed_over", "agentctl.steer_settled"), "steering"),
     **dict.fromkeys(("agentctl.segment_added", "agentctl.segment_dropped"), "segment"),
 }
 """The stage of a session that reaches a crash point; points without an entry need nothing from the agent."""
@@ -79,6 +81,7 @@ FAILING_STARTS: Final = frozenset({"hangs_at_initialize", "hangs_at_load", "refu
 
 
 OTHER_TESTS: Final = {
+    "steering": "it takes no text during a turn; tests/drills covers it",
     "setting": "nobody changes its settings; tests/drills covers it",
     "script": "its session is not part of a workflow; tests/agentctl covers it",
     "workflow": "its session is not part of a workflow; tests/drills covers it",

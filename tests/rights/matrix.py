@@ -154,6 +154,7 @@ API: Final[Mapping[str, Methods]] = {
     },
     _PROMPT + "resend/": {"post": writes(202)},
     _PROMPT + "continue/": {"post": writes(202).at(message_id="interrupted")},
+    _PROMPT + "send-now/": {"post": writes(409).at(message_id="queued")},
     _PROMPT + "dismiss/": {"post": writes(200)},
     "api/v1/repositories/": {"get": known(), "post": staff_writes(400)},
     "api/v1/version/": {"get": known()},

@@ -32,10 +32,12 @@ class RecordingAgentctl:
         self.generations: list[int] = []
         self.acknowledged: list[int] = []
         self.prompts: list[dict[str, Any]] = []
+        self.steered: list[dict[str, Any]] = []
+        """The texts for a running turn."""
         self.left: dict[str, list[str]] | None = None
         """What its last agent left: ``processes`` and ``files``; None: it cannot tell."""
         self.refusal = ""
-        """The code with which it refuses every prompt. ``hangs up`` takes it and breaks the connection,
+        """The code with which it refuses every prompt and text. ``hangs up`` takes it and breaks the connection,
         ``nonsense`` sends a malformed answer, ``duplicate`` says that it had the prompt before."""
         self.is_slow = False
         """Whether opening a stream takes longer than any timeout."""
@@ -83,6 +85,14 @@ class RecordingAgentctl:
     async def prompt(self, request: web.Request) -> web.Response:
         """Answer ``POST /prompt``."""
         self.prompts.append(await request.json())
+        return self._answer(request)
+
+    async def steer(self, request: web.Request) -> web.Response:
+        """Answer ``POST /steer``."""
+        self.steered.append(await request.json())
+        return self._answer(request)
+
+    def _answer(self, request: web.Request) -> web.Response:
         if self.refusal == "hangs up":
             assert request.transport is not None
             request.transport.abort()
@@ -125,6 +135,7 @@ class RecordingAgentctl:
         app.router.add_get("/git/changes", self.what_is_left)
         app.router.add_get("/events", self.events)
         app.router.add_post("/prompt", self.prompt)
+        app.router.add_post("/steer", self.steer)
         runner = web.AppRunner(app, shutdown_timeout=0.1)
         await runner.setup()
         with TemporaryDirectory(prefix="agentctl-") as directory:

@@ -295,6 +295,28 @@ class SupportsSettings(Protocol):
         ...
 
 
+class SteeringRefused(Exception):
+    """The agent has certainly not taken a text for its running turn; the message is the reason."""
+
+
+@runtime_checkable
+class SupportsSteering(Protocol):
+    """A driver whose agent may take a text into the turn that is running."""
+
+    @property
+    def steers(self) -> bool:
+        """Whether the agent has announced that it does."""
+        ...
+
+    async def steer(self, text: str, attachments: Sequence[Mapping[str, Any]], sent: Callable[[], Any]) -> None:
+        """Hand a text to the running turn; ``sent()`` is called once it is written to the agent.
+
+        Returns when the agent has taken it. Raises SteeringRefused if it certainly has not; after any other exception
+        it is unknown.
+        """
+        ...
+
+
 @runtime_checkable
 class KeepsProcesses(Protocol):
     """A driver with a process per turn: what a turn leaves running outlives that process."""

@@ -18,6 +18,7 @@ from executors_app.agentctl.drivers import (
     StartFailed,
     StartRequest,
     StartResult,
+    SteeringRefused,
     TurnFailed,
     acp_session_setup,
 )
@@ -30,6 +31,8 @@ from executors_app.agentctl.drivers.acp_settings import AcpSettings
 from executors_app.agentctl.drivers.acp_updates import PromptedTurn, UpdateRecorder, UpdateRouter, usage_of_answer
 from executors_app.agentctl.drivers.failures import BLANK_STOP_REASON, agent_ended, failure_code, stop_reason_text
 from executors_app.agentctl.drivers.json_rpc import (
+    INVALID_PARAMS,
+    METHOD_NOT_FOUND,
     AgentGone,
     JsonRpcConnection,
     RpcError,
@@ -66,6 +69,12 @@ _BUSY_WAIT: Final = 1.0
 """Seconds before such a prompt is sent again, doubled each time: the agent may only be ending its last turn."""
 _BUSY_LIMIT: Final = 3.0
 """Seconds after which the prompt is given back, because the agent works on something of its own."""
+STEERING_METHOD: Final = "_session/steering"
+_STEERING_META: Final = {"steering": {"idleBehavior": "promptRequired"}}
+_TAKEN: Final = frozenset({"injected", "startedNewTurn"})
+"""Outcomes after which the agent has the text; the second is that of agents that do not know *promptRequired*."""
+_NOT_BEGUN: Final = frozenset({METHOD_NOT_FOUND, INVALID_PARAMS})
+"""Errors of an agent that has not even read the text. After any other one it may have it."""
 _FAILED_GRACE: Final = 0.5
 _DELETE_TIMEOUT: Final = 5.0
 """Seconds for the end of an open turn and the answer to ``session/delete``."""
@@ -313,6 +322,38 @@ class AcpDriver:
         if turn.error and reason in ("end_turn", BLANK_STOP_REASON) and not turn.cancelled:
             raise TurnFailed(failure_code(turn.error), turn.error)
         return reason
+
+    @property
+    def steers(self) -> bool:
+        """Whether the agent has announced that it takes a text into a running turn."""
+        return self._agent_info is not None and self._agent_info.steers
+
+    async def steer(self, text: str, attachments: Sequence[Mapping[str, Any]], sent: Callable[[], Any]) -> None:
+        """Hand a text to the running turn; see ``SupportsSteering``.
+
+        *promptRequired* asks the agent to leave the text to us if no turn runs, instead of beginning one with it.
+        """
+        agent = self._agent
+        if agent is None or agent.exited.is_set() or self._conversation_id is None:
+            raise SteeringRefused("no agent is running")
+        try:
+            blocks = self._blocks(text, attachments)
+        except TurnFailed as error:
+            raise SteeringRefused(error.message) from error
+        params = {"sessionId": self._conversation_id, "prompt": blocks, "_meta": _STEERING_META}
+        try:
+            answer = object_of(await agent.connection.call(STEERING_METHOD, params, sent=sent))
+        except RpcError as error:
+            if error.code in _NOT_BEGUN:
+                raise SteeringRefused(clean_text(error.text, REASON_LIMIT)) from error
+            raise
+        except PipeStuck:
+            await agent.process.stop(0)  # part of the text was written: it must never be completed
+            raise
+        if answer.get("outcome") == "promptRequired":
+            raise SteeringRefused("no turn was running")
+        if answer.get("outcome") not in _TAKEN:
+            raise ValueError(f"the agent answered {clean_text(str(answer.get('outcome')), REASON_LIMIT)!r}")
 
     def _closed_sentence(self, reason: str) -> str:
         restores = self._agent_info is not None and (self._agent_info.load or self._agent_info.resume)

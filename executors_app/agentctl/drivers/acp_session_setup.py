@@ -156,6 +156,8 @@ class AgentInfo:
     """Ways to log in, as ``agent_settings`` describes them."""
     logs_out: bool = False
     """Whether it offers ``logout``."""
+    steers: bool = False
+    """Whether it takes a text into a running turn (``_session/steering``)."""
 
     @property
     def auth(self) -> dict[str, Any]:
@@ -166,13 +168,16 @@ class AgentInfo:
     def capabilities(self) -> dict[str, Any]:
         """The value of ``StartResult.capabilities``. Every ACP agent accepts a history as text in a prompt."""
         protocol = f"acp/{ACP_VERSION}"
-        return {
+        capabilities: dict[str, Any] = {
             "load_session": self.load,
             "resume_session": self.resume,
             "history": True,
             "protocol": protocol,
             "prompt": sorted(self.prompt_kinds),
         }
+        if self.steers:
+            capabilities["steering"] = True
+        return capabilities
 
 
 @dataclass(slots=True)
@@ -244,6 +249,7 @@ async def initialize(wire: JsonRpcConnection) -> AgentInfo:
         prompt_kinds=frozenset(kind for kind, taken in kinds.items() if taken is True),
         auth_methods=parse_auth_methods(answer.get("authMethods")),
         logs_out=isinstance(_as_mapping(claims.get("auth")).get("logout"), dict),
+        steers=_as_mapping(_as_mapping(answer.get("_meta")).get("steering")).get("supported") is True,
     )
 
 

@@ -64,6 +64,7 @@ class CommandApi:
             web.post("/agent/start", self._command(self._start)),
             web.post("/agent/stop", self._command(self._stop)),
             web.post("/prompt", self._command(self._prompt, status=202)),
+            web.post("/steer", self._command(self._steer, status=202)),
             web.post("/cancel", self._command(self._cancel)),
             web.post("/settings", self._command(self._change_setting, status=202)),
             web.post(_PERMISSION, self._command(self._answer)),
@@ -115,6 +116,15 @@ class CommandApi:
             parse_text(body, "text"),
             parse_objects(body, "attachments"),
             parse_identifier(body, "prompt_kind", "user"),
+        )
+
+    async def _steer(self, request: web.Request, body: dict[str, Any]) -> Any:
+        return await self._sidecar.steering.accept(
+            self._sidecar.turns.driver,
+            parse_identifier(body, "message_id"),
+            parse_identifier(body, "turn"),
+            parse_text(body, "text"),
+            parse_objects(body, "attachments"),
         )
 
     async def _cancel(self, request: web.Request, body: dict[str, Any]) -> Any:

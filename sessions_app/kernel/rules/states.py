@@ -238,6 +238,8 @@ PROMPT = Machine(
         "send": ({P.QUEUED, P.SENDING}, P.SENDING),
         # agentctl answered that it did not take the prompt. Without an answer the prompt stays SENDING.
         "refuse": ({P.SENDING}, P.QUEUED),
+        # The agent has certainly not taken it into the turn that was running: it is sent as the next prompt.
+        "decline": ({P.SENDING, P.ACCEPTED}, P.QUEUED),
         # From HELD, here and below: a journal line that is read later shows that the prompt did arrive.
         "accept": ({P.QUEUED, P.SENDING, P.ACCEPTED, P.HELD}, P.ACCEPTED),
         "deliver": ({P.SENDING, P.ACCEPTED, P.HELD, P.DELIVERED}, P.DELIVERED),

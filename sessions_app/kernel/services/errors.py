@@ -123,6 +123,10 @@ class PromptChanged(SessionsError, code="prompt_changed"):
     """Someone else has changed this prompt meanwhile, so your change was not saved."""
 
 
+class NotSteerable(SessionsError, code="not_steerable"):
+    """This prompt cannot be handed over now: no turn is running, or this agent takes no texts during one."""
+
+
 class PermissionPending(SessionsError, code="permission_pending"):
     """The agent is waiting for your answer. Sending a prompt now withdraws its question and cancels its turn."""
 

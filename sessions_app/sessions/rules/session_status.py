@@ -208,6 +208,7 @@ class SessionStatus:
     held_prompts: int
     queued_prompts: int
     overdue_prompts: int
+    can_steer: Annotated[bool, "Whether a turn is running into which the agent takes a prompt: `prompts/…/send-now/`."]
     starting: bool
     queued_for_capacity: bool
     start_wait: StartWaitStatus | None

@@ -21,12 +21,14 @@ from sessions_app.attention.services.inbox import open_kinds, overdue_filter
 from sessions_app.background.services import KnownProcesses, known_processes
 from sessions_app.kernel.rules.states import (
     OPEN_PROMPT_STATES,
+    OPEN_RUN_STATES,
     DerivedStatus,
     PermissionState,
     PromptKind,
     PromptState,
     RequestKind,
     RunState,
+    TurnOrigin,
 )
 from sessions_app.kernel.rules.wording import iso_time
 from sessions_app.kernel.transactions import derived_status, open_start_intent
@@ -42,7 +44,7 @@ from sessions_app.models import (
     Turn,
     WaitKey,
 )
-from sessions_app.prompts.services import wait_of
+from sessions_app.prompts.services import offers_steering, wait_of
 from sessions_app.recovery.rules.history import UNKNOWN_FACTS, Injection
 from sessions_app.recovery.rules.resumability import Assessment, Reason, Strategy
 from sessions_app.recovery.rules.resume_cost import ResumeCost, cost_sentence
@@ -217,6 +219,7 @@ def read_session(session: TaskSession, user: User | None = None) -> SessionReadi
         held_prompts=counts["held"],
         queued_prompts=counts["queued"],
         overdue_prompts=counts["overdue"],
+        can_steer=runs and _has_open_turn(run) and offers_steering(session),
         starting=start is not None,
         queued_for_capacity=bool(start is not None and start.payload.get(QUEUED_FOR_CAPACITY)),
         start_wait=start_wait_json(session, start),
@@ -224,6 +227,13 @@ def read_session(session: TaskSession, user: User | None = None) -> SessionReadi
     )
     facts = situation_facts(session, status, assessment, open_ones, run=run)
     return SessionReading(with_situation(status, session, facts), assessment, facts)
+
+
+def _has_open_turn(run: Turn | None) -> bool:
+    """Whether a prompt's turn is open; the agent takes no prompt into one that it has begun itself."""
+    if run is None or not run.has_process or run.origin == TurnOrigin.AGENT:
+        return False
+    return run.state in OPEN_RUN_STATES
 
 
 def suspension_json(session: TaskSession, run: Turn | None) -> SuspensionStatus | None:

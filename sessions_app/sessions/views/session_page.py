@@ -348,6 +348,7 @@ class SessionPage:
             if prompt in movable:
                 row |= {"is_first": prompt == movable[0], "is_last": prompt == movable[-1]}
                 row["is_edited_here"] = len(prompt.text) <= EDITED_HERE
+                row["can_send_now"] = self.status.can_steer and not prompt.steered_into
             rows.append(row)
         return rows
 

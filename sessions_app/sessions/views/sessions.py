@@ -148,6 +148,7 @@ ACTIONS: Final[Mapping[str, SessionAction]] = {
     "policy": lambda row, request: policies.set_session_policy(row.id, {"policy": _posted_value(request, "policy")}),
     "resend": lambda row, request: prompts.resend_prompt(row.id, _posted_value(request, "message_id"), request.user),
     "dismiss": lambda row, request: prompts.dismiss_prompt(row.id, _posted_value(request, "message_id")),
+    "send-now": lambda row, request: prompts.send_now(row.id, _posted_value(request, "message_id")),
     "move-up": lambda row, request: prompts.move_by(row.id, _posted_value(request, "message_id"), -1),
     "move-down": lambda row, request: prompts.move_by(row.id, _posted_value(request, "message_id"), 1),
     "withdraw": lambda row, request: prompts.withdraw_prompt(row.id, _posted_value(request, "message_id")),
