@@ -22,6 +22,7 @@ from sessions_app.starts import events as starts
 from sessions_app.stream.events import conversation, journal
 from sessions_app.suspensions import events as suspensions
 from sessions_app.turns import events as turns
+from sessions_app.usage import events as usage
 from sessions_app.waits import events as waits
 from sessions_app.workspace import events as workspace
 
@@ -37,6 +38,7 @@ TOPICS = (
     turns,
     waits,
     suspensions,
+    usage,
     prompts,
 )
 """The modules that declare events, in the order of the documents."""

@@ -14,6 +14,7 @@ from sessions_app.supervisor.job import Job
 from sessions_app.supervisor.jobs import DispatchJob, OrphansJob, WatchDatabaseJob
 from sessions_app.suspensions.jobs import SuspensionsJob
 from sessions_app.turns.jobs import StallsJob
+from sessions_app.usage.jobs import BudgetsJob
 from sessions_app.waits.jobs import DeadlinesJob
 from sessions_app.workflows.jobs import WorkflowsJob
 from sessions_app.workspace.jobs import TransfersJob
@@ -28,6 +29,7 @@ JOBS: Final[Sequence[type[Job]]] = (
     RequestedSweepsJob,
     DeadlinesJob,
     SuspensionsJob,
+    BudgetsJob,
     StallsJob,
     ExitEventsJob,
     AgentSetupJob,

@@ -77,5 +77,5 @@ from sessions_app.stream.models import (
 from sessions_app.supervisor.models import Supervisor
 from sessions_app.suspensions.models import Suspension
 from sessions_app.turns.models import Run, Turn, newest_turn_of
-from sessions_app.usage.models import TurnUsage
+from sessions_app.usage.models import BudgetHold, TurnUsage, UsageBudget
 from sessions_app.waits.models import ResumeToken, WaitKey

@@ -7,6 +7,7 @@ from typing import Final
 
 from sessions_app.permissions import open_waits as permissions
 from sessions_app.suspensions import open_waits as suspensions
+from sessions_app.usage import open_waits as usage
 from sessions_app.waits import open_waits as waits
 from sessions_app.waits.sources import WaitSource
 
@@ -14,4 +15,5 @@ WAIT_SOURCES: Final[Sequence[WaitSource]] = (
     *permissions.WAIT_SOURCES,
     *waits.WAIT_SOURCES,
     *suspensions.WAIT_SOURCES,
+    *usage.WAIT_SOURCES,
 )

@@ -46,6 +46,7 @@ from sessions_app.supervisor.execution_registry import ExecutionRegistry
 from sessions_app.supervisor.execution_stream import ExecutionStream
 from sessions_app.suspensions.models import open_suspension
 from sessions_app.turns import agent_turns
+from sessions_app.usage.models import is_held_by_budget
 
 log = logging.getLogger(__name__)
 REPORT_TIMEOUT = 10.0
@@ -172,6 +173,8 @@ def claim_next_prompt(session_id: uuid.UUID, lease: Lease, epoch: str, sent: fro
             return None
         row = _next_prompt(transaction, epoch)
         if row is None or row.message_id in sent:
+            return None
+        if row.state == PromptState.QUEUED and is_held_by_budget(transaction):
             return None
         try:
             blocks = _content_blocks(transaction.session, row)

@@ -1,11 +1,12 @@
-"""The ledger of what turns have used: one row for each turn, which outlives its session."""
+"""The ledger of what turns have used, which outlives their sessions; budgets, and the prompts that wait for them."""
 
 from __future__ import annotations
 
 import uuid
 from collections.abc import Mapping, Sequence
-from datetime import date, datetime
-from typing import Any, Final
+from dataclasses import replace
+from datetime import date, datetime, time, timedelta
+from typing import TYPE_CHECKING, Any, Final
 
 from django.conf import settings
 from django.db import models
@@ -15,11 +16,27 @@ from executors_app.agents import UsageReport
 from executors_app.orm import ObjectField
 from executors_app.plugins import UnknownPlugin, agent_type
 from sessions_app.accounts.team_scope import TeamModel
-from sessions_app.kernel.models.session import TaskSession
+from sessions_app.kernel.models.session import Task, TaskSession, choices
+from sessions_app.kernel.rules.states import OPEN_RUN_STATES, PromptState
+from sessions_app.prompts.models import Prompt
 from sessions_app.recovery.models import ContinuityReceipt
 from sessions_app.recovery.rules.verification import ReceiptKind
 from sessions_app.turns.models import Turn
+from sessions_app.usage.events import BudgetHeld, BudgetReleased
+from sessions_app.usage.rules.budgets import (
+    BudgetScope,
+    Hold,
+    HoldEnd,
+    HoldReason,
+    Limits,
+    Spent,
+    find_hold,
+    hold_sentence,
+)
 from sessions_app.usage.rules.figures import FIRST_TURN, Earlier, TurnFigures, last_figures, turn_figures
+
+if TYPE_CHECKING:
+    from sessions_app.kernel.transactions import SessionTransaction
 
 _NEW_CONVERSATION: Final = (ReceiptKind.INJECTED, ReceiptKind.FRESH)
 """Receipts of starts after which the agent has another conversation."""
@@ -74,6 +91,12 @@ class TurnUsage(TeamModel):
 def local_day(moment: datetime) -> date:
     """Return the day of a moment in the control plane's time zone, in which days of usage and budgets begin."""
     return timezone.localtime(moment, timezone.get_default_timezone()).date()
+
+
+def end_of_day() -> datetime:
+    """Return when the present day ends."""
+    tomorrow = local_day(timezone.now()) + timedelta(days=1)
+    return datetime.combine(tomorrow, time(), timezone.get_default_timezone())
 
 
 def record_turn_usage(session: TaskSession, turn: Turn, at: datetime) -> TurnFigures:
@@ -137,3 +160,175 @@ def _earlier(session: TaskSession, turn: Turn, before: TurnUsage | None) -> Earl
         begun = ContinuityReceipt.objects.filter(session=session, created_at__gt=before.ended_at)
         same_conversation = not begun.filter(kind__in=_NEW_CONVERSATION).exists()
     return Earlier(before.counters, same_process=same_process, same_conversation=same_conversation)
+
+
+class UsageBudget(TeamModel):
+    """What a session may use in all, or a team on one day. A limit that is null does not exist.
+
+    Releases without this table delete what it refers to without looking at it, so the database does not enforce these
+    references.
+    """
+
+    team_path = ("team", "session__task__team")
+
+    id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)
+    team = models.OneToOneField(
+        "auth.Group", models.CASCADE, null=True, blank=True, related_name="usage_budget", db_constraint=False
+    )
+    session = models.OneToOneField(
+        TaskSession, models.CASCADE, null=True, blank=True, related_name="usage_budget", db_constraint=False
+    )
+    tokens = models.BigIntegerField(null=True, blank=True)
+    cost = models.FloatField(null=True, blank=True)
+    currency = models.CharField(max_length=3, blank=True, default="")
+    updated_by = models.ForeignKey(
+        settings.AUTH_USER_MODEL, models.SET_NULL, null=True, blank=True, related_name="+", db_constraint=False
+    )
+    updated_at = models.DateTimeField(auto_now=True)
+
+    class Meta(TeamModel.Meta):
+        db_table = "usage_budgets"
+        constraints = (
+            models.CheckConstraint(
+                condition=models.Q(team=None, session__isnull=False) | models.Q(team__isnull=False, session=None),
+                name="budget_of_team_or_session",
+            ),
+        )
+
+    def __str__(self) -> str:
+        return f"budget of {self.scope} {self.session_id or self.team_id}"
+
+    @property
+    def scope(self) -> BudgetScope:
+        """Whether it is a session's or a team's."""
+        return BudgetScope.TEAM if self.session_id is None else BudgetScope.SESSION
+
+    @property
+    def limits(self) -> Limits:
+        """Its limits."""
+        return Limits(self.tokens, self.cost, self.currency)
+
+
+class BudgetHold(TeamModel):
+    """A time in which a budget holds the prompts of a session back."""
+
+    team_path = "session__task__team"
+
+    id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)
+    session = models.ForeignKey(TaskSession, models.CASCADE, related_name="budget_holds", db_constraint=False)
+    scope = models.CharField(max_length=8, choices=choices(BudgetScope))
+    reason = models.CharField(max_length=8, choices=choices(HoldReason))
+    limit = models.CharField(max_length=64)
+    """The budget in words."""
+    used = models.CharField(max_length=64)
+    """What was used of it when the hold began, in words."""
+    began_at = models.DateTimeField(default=timezone.now, editable=False)
+    ends_at = models.DateTimeField(null=True, blank=True)
+    """When the day of a team's budget ends; None: a session's budget, which has no days."""
+    ended_at = models.DateTimeField(null=True, blank=True)
+    end = models.CharField(max_length=8, choices=choices(HoldEnd), blank=True, default="")
+
+    class Meta(TeamModel.Meta):
+        db_table = "budget_holds"
+        ordering = ("began_at", "id")
+        constraints = (
+            models.UniqueConstraint(
+                fields=("session",), condition=models.Q(ended_at=None), name="one_open_budget_hold_per_session"
+            ),
+        )
+
+    def __str__(self) -> str:
+        return f"hold {str(self.id)[:8]} ({self.end or 'open'})"
+
+    @property
+    def sentence(self) -> str:
+        """Which budget holds the prompts back, and why."""
+        return hold_sentence(self.scope, self.reason, self.limit, self.used)
+
+    def is_about(self, hold: Hold) -> bool:
+        """Whether it is the hold that was found now."""
+        return (self.scope, self.reason, self.limit) == (hold.scope, hold.reason, hold.limit)
+
+
+def open_hold(session_id: uuid.UUID) -> BudgetHold | None:
+    """Return what holds the prompts of a session back; None if no budget does."""
+    return BudgetHold.objects.filter(session_id=session_id, ended_at=None).first()
+
+
+def budget_of_next_prompt(session: TaskSession, *, locks: bool = False) -> Hold | None:
+    """Return the budget that does not allow the session's next prompt now; None if all allow it.
+
+    With ``locks`` the budgets stay locked until the end of the transaction, so that of several sessions of a team one
+    after the other is checked, and each sees the prompts that the others send.
+    """
+    of_task = Task.objects.filter(id=session.task_id).values("team_id")
+    budgets = UsageBudget.objects.filter(models.Q(session=session) | models.Q(team_id__in=of_task))
+    if locks:
+        budgets = budgets.select_for_update(no_key=True)
+    for budget in sorted(budgets, key=lambda row: row.scope):
+        if budget.limits.is_empty:
+            continue
+        if budget.session_id is not None:
+            spent = _spent(TurnUsage.objects.filter(session_id=session.id))
+        else:
+            today = TurnUsage.objects.filter(team_id=budget.team_id, day=local_day(timezone.now()))
+            spent = replace(_spent(today), running=_running_turns(budget.team_id, session))
+        hold = find_hold(budget.scope, budget.limits, spent)
+        if hold is not None:
+            return hold
+    return None
+
+
+def _spent(rows: models.QuerySet[TurnUsage]) -> Spent:
+    tokens, largest, costs, largest_costs = 0, 0, {}, {}
+    sums = (
+        rows.order_by()
+        .values("currency")
+        .annotate(
+            tokens_sum=models.Sum("tokens"),
+            tokens_max=models.Max("tokens"),
+            cost_sum=models.Sum("cost"),
+            cost_max=models.Max("cost"),
+        )
+    )
+    for row in sums:
+        tokens += int(row["tokens_sum"] or 0)
+        largest = max(largest, row["tokens_max"] or 0)
+        if row["currency"]:
+            costs[row["currency"]], largest_costs[row["currency"]] = row["cost_sum"], row["cost_max"]
+    return Spent(tokens, costs, 0, largest, largest_costs)
+
+
+def _running_turns(team_id: int | None, session: TaskSession) -> int:
+    """Return how many turns of other sessions of a team run, or are about to begin."""
+    of_team = {"session__task__team_id": team_id}
+    turns = Turn.objects.filter(**of_team, state__in=OPEN_RUN_STATES, has_process=True).exclude(session=session)
+    sent = Prompt.objects.filter(**of_team, state=PromptState.SENDING).exclude(session=session)
+    return turns.count() + sent.count()
+
+
+def is_held_by_budget(transaction: SessionTransaction) -> bool:
+    """Whether a budget holds the next prompt of a session back; record it if that has changed."""
+    session = transaction.session
+    row, hold = open_hold(session.id), budget_of_next_prompt(session, locks=True)
+    if row is not None and (hold is None or not row.is_about(hold)):
+        end_hold(transaction, row, HoldEnd.ALLOWED if hold is None else HoldEnd.REPLACED)
+        row = None
+    if hold is not None and row is None:
+        _begin_hold(transaction, hold)
+    return hold is not None
+
+
+def _begin_hold(transaction: SessionTransaction, hold: Hold) -> None:
+    values = {"scope": hold.scope, "reason": hold.reason, "limit": hold.limit, "used": hold.used}
+    ends_at = end_of_day() if hold.scope is BudgetScope.TEAM else None
+    row = BudgetHold.objects.create(session=transaction.session, began_at=transaction.at, ends_at=ends_at, **values)
+    transaction.record_event(BudgetHeld(hold_id=str(row.id), **{name: str(value) for name, value in values.items()}))
+
+
+def end_hold(transaction: SessionTransaction, row: BudgetHold, end: HoldEnd) -> bool:
+    """End a hold; return False if it has ended already."""
+    changed = BudgetHold.objects.filter(id=row.id, ended_at=None).update(ended_at=timezone.now(), end=end)
+    if changed:
+        transaction.record_event(BudgetReleased(hold_id=str(row.id), reason=str(end)))
+    return bool(changed)

@@ -1,4 +1,4 @@
-"""The page of usage: what the teams of a user have used, with charts."""
+"""The page of usage, which shows what the teams of a user have used, with charts; and the budget of a team."""
 
 from __future__ import annotations
 
@@ -6,17 +6,26 @@ import uuid
 from dataclasses import dataclass
 from typing import Final
 
+from django.contrib import messages
+from django.contrib.auth.models import Group
 from django.http import Http404, HttpResponse
-from django.shortcuts import get_object_or_404, render
+from django.shortcuts import get_object_or_404, redirect, render
 from django.urls import reverse
 from django.utils import timezone
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_safe
 
+from sessions_app.accounts.authorization import may_manage
 from sessions_app.accounts.requests import UserHttpRequest
 from sessions_app.accounts.team_scope import teams_of
+from sessions_app.accounts.views.settings import render_settings
+from sessions_app.accounts.views.teams import find_visible_team
+from sessions_app.kernel.services.errors import Invalid
 from sessions_app.models import Task
-from sessions_app.pages.shortcuts import queried_number
+from sessions_app.pages.shortcuts import form_status, queried_number
+from sessions_app.usage import budgets
+from sessions_app.usage.forms import BudgetForm
+from sessions_app.usage.rules.budgets import limits_text
 from sessions_app.usage.rules.charts import HEIGHT, WIDTH, bar_length, columns
 from sessions_app.usage.rules.wording import cost_text, missing_text, summary_text, tokens_text
 from sessions_app.usage.services import (
@@ -145,3 +154,31 @@ def _chart_summary(report: UsageReport) -> str:
     if not most.usage.tokens:
         return "No tokens were reported on any day."
     return f"Tokens by day. The most on one day are {most.usage.tokens:,}, on {most.name}."
+
+
+@never_cache
+def edit_team_budget(request: UserHttpRequest, team_id: int) -> HttpResponse:
+    """Show the budget of a team for each day. A POST by a user who manages the team changes it."""
+    team = find_visible_team(request, team_id)
+    limits = budgets.budget_of_team(team)
+    form = BudgetForm(request.POST or None, initial=BudgetForm.initial_of(limits))
+    if request.method == "POST" and form.is_valid() and _saves(form, team, request):
+        messages.success(request, "Saved. It applies to the next prompt of each session.")
+        return redirect("settings-team-budget", team.pk)
+    context = {
+        "team": team,
+        "form": form,
+        "manages": may_manage(request.user, team),
+        "limits": limits_text(limits),
+        "zone_name": timezone.get_default_timezone_name(),
+    }
+    return render_settings(request, "usage/team_budget.html", "settings-teams", context, form_status(form))
+
+
+def _saves(form: BudgetForm, team: Group, request: UserHttpRequest) -> bool:
+    try:
+        budgets.set_team_budget(team, form.limits(), request.user)
+    except Invalid as error:
+        form.add_error(None, error.message)
+        return False
+    return True

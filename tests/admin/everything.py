@@ -22,6 +22,7 @@ from sessions_app.models import (
     AttentionItem,
     AttentionMark,
     BackgroundWork,
+    BudgetHold,
     Chore,
     ContinuityReceipt,
     Intent,
@@ -48,6 +49,7 @@ from sessions_app.models import (
     TeamPolicy,
     Turn,
     TurnUsage,
+    UsageBudget,
     session_transaction,
 )
 from sessions_app.notifications.models import DeliveredItem, Delivery, NotificationSettings, Webhook
@@ -113,6 +115,8 @@ def _make_record(session: TaskSession, user: User, name: str) -> None:
     BackgroundWork.objects.create(session=session, processes=[{"command": "npm run dev"}], count=1, reported_at=now)
     Suspension.objects.create(session=session, run=run, reason="usage_limit", message="You have hit your limit.")
     of_turn = {"turn_id": run.id, "team": session.task.team, "task_id": session.task_id, "session_id": session.id}
+    UsageBudget.objects.create(session=session, tokens=1000, updated_by=user)
+    BudgetHold.objects.create(session=session, scope="session", reason="used_up", limit="5 tokens", used="6 tokens")
     TurnUsage.objects.create(**of_turn, member=user, agent_type="demo", ended_at=now, day=now.date(), tokens=12)
     ContinuityReceipt.objects.create(session=session, kind="resumed", launch_id=uuid.uuid4().hex)
     sweep = RecoverySweep.objects.create(boot_id="boot", trigger="boot", started_at=now, outcomes={"resumed": 1})

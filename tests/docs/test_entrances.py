@@ -152,6 +152,8 @@ STORED: Final[Mapping[str, str]] = {
     "sessions_app.MessagePart": "links and questions of an agent",
     "sessions_app.RenderedText": "links and questions of an agent",
     "sessions_app.Suspension": "a suspended session",
+    "sessions_app.UsageBudget": "a budget",
+    "sessions_app.BudgetHold": "a budget",
     "sessions_app.WaitKey": "wait keys",
     "sessions_app.AttentionItem": "a user's webhooks and e-mail",
     "notifications.NotificationSettings": "a user's webhooks and e-mail",

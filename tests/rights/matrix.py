@@ -174,6 +174,11 @@ API: Final[Mapping[str, Methods]] = {
     "api/v1/executors/<uuid:executor_id>/": {"get": known(), "delete": staff_writes(409)},
     "api/v1/executors/<uuid:executor_id>/probe/": {"post": Row((401, 403, 403, 403, 200))},
     "api/v1/usage/": {"get": known()},
+    "api/v1/teams/<int:team_id>/budget/": {
+        "get": Row((401, 404, 200, 200, 200)),
+        "put": Row((401, 404, 403, 403, 200), {"tokens": 1000}),
+    },
+    _SESSION + "budget/": {"get": reads(), "put": writes(200, tokens=1000)},
     "api/v1/sweeps/": {"get": known(), "post": staff_writes(202)},
     "api/v1/sweeps/<uuid:sweep_id>/": {"get": known()},
     "api/v1/sweeps/requests/<uuid:request_id>/": {"get": known()},
@@ -289,6 +294,10 @@ PAGES: Final[Mapping[str, Methods]] = {
     "restart/": {"get": page(), "post": page(403)},
     "restart/live/": {"get": page(), "post": page(405)},
     "usage/": {"get": page(), "post": page(405)},
+    "settings/teams/<int:team_id>/budget/": {
+        "get": Row((LOGIN, 404, 200, 200, 200)),
+        "post": Row((LOGIN, 404, 403, 403, 302), {"tokens": "1000"}),
+    },
     "sweeps/": {"get": page(), "post": Row((LOGIN, 403, 403, 403, 302))},
     "sweeps/requests/<uuid:request_id>/": {"get": page(), "post": page(405)},
     "sweeps/requests/<uuid:request_id>/live/": {"get": page(), "post": page(405)},

@@ -16,7 +16,7 @@ from sessions_app.accounts.models import TeamRole
 from sessions_app.attention.models import open_item
 from sessions_app.attention.rules import notices
 from sessions_app.board.services.tasks import create_session
-from sessions_app.models import PermissionRequest, Suspension, TaskSession, Turn, WaitKey
+from sessions_app.models import BudgetHold, PermissionRequest, Suspension, TaskSession, Turn, WaitKey
 from sessions_app.waits import services as waits
 from sessions_app.waits.reader import count_waits, list_waits, load_waits
 from sessions_app.waits.rules.open_waits import Actor, OpenWaitRecord
@@ -62,12 +62,18 @@ def suspend(world: World, wakes_at: datetime | None = None) -> Suspension:
     return Suspension.objects.create(session=session, run=turn, reason="usage_limit", wakes_at=wakes_at)
 
 
+def hold_by_budget(world: World) -> BudgetHold:
+    used = {"scope": "team", "reason": "used_up", "limit": "5 tokens", "used": "9 tokens"}
+    return BudgetHold.objects.create(session=more_sessions(world), ends_at=timezone.now() + SOON, **used)
+
+
 def one_of_each(world: World) -> None:
     """Add a wait of each kind to the permission that the world has."""
     ask_question(world)
     wait_for(world, "external", timezone.now() + SOON)
     wait_for(world, "tool_result")
     suspend(world, timezone.now() + SOON)
+    hold_by_budget(world)
 
 
 def waits_of(user: User, **named: Any) -> dict[str, OpenWaitRecord]:
@@ -79,15 +85,18 @@ def test_every_kind_says_who_acts_and_what_happens_then(world: World) -> None:
 
     found = waits_of(world.member)
 
-    assert list(found) == ["permission", "question", "external", "tool_result", "suspension"], "the oldest first"
+    assert list(found) == ["permission", "question", "external", "tool_result", "suspension", "budget"], (
+        "the oldest first"
+    )
     assert {kind: (wait.actor, wait.actor_name) for kind, wait in found.items()} == {
         "permission": (Actor.PERSON, "member"),
         "question": (Actor.PERSON, "member"),
         "external": (Actor.SYSTEM, ""),
         "tool_result": (Actor.SYSTEM, ""),
         "suspension": (Actor.CLOCK, ""),
+        "budget": (Actor.CLOCK, ""),
     }
-    assert {kind for kind, wait in found.items() if wait.deadline} == {"external", "suspension"}
+    assert {kind for kind, wait in found.items() if wait.deadline} == {"external", "suspension", "budget"}
     assert found["external"].reason == "The build of main"
     assert all(wait.reason and wait.wake_up and wait.team == "team" for wait in found.values())
 
@@ -132,10 +141,11 @@ def test_ended_waits_are_not_open(world: World) -> None:
     now = timezone.now()
     PermissionRequest.objects.update(state="cancelled", settled_at=now)
     Suspension.objects.update(ended_at=now, end="reset")
+    BudgetHold.objects.update(ended_at=now, end="allowed")
     for turn in Turn.objects.filter(ended_at=None):
         waits.end_wait(turn.session_id, turn.wait_id)
     assert not waits_of(world.member)
-    assert [each.count for each in count_waits()] == [0] * 5
+    assert [each.count for each in count_waits()] == [0] * 6
 
 
 def test_reason_is_what_the_inbox_says_of_it(world: World) -> None:
@@ -149,7 +159,7 @@ def test_reason_is_what_the_inbox_says_of_it(world: World) -> None:
 def test_waits_of_other_teams_are_not_listed(world: World) -> None:
     one_of_each(world)
     assert client_of(world.stranger).get("/api/v1/waits/").json()["results"] == []
-    assert len(client_of(world.member).get("/api/v1/waits/").json()["results"]) == 5
+    assert len(client_of(world.member).get("/api/v1/waits/").json()["results"]) == 6
 
 
 def test_api_tells_all_of_a_wait(world: World, api: APIClient) -> None:
@@ -189,7 +199,7 @@ def test_metrics_count_waits_and_the_age_of_the_oldest(world: World) -> None:
     found = collect_metrics()
 
     counts = {labels["wait"]: value for labels, value in found["kandev_waits"]}
-    assert counts == {"permission": 1, "question": 0, "external": 2, "tool_result": 0, "suspension": 0}
+    assert counts == {"permission": 1, "question": 0, "external": 2, "tool_result": 0, "suspension": 0, "budget": 0}
     ages = {labels["wait"]: value for labels, value in found["kandev_wait_oldest_age_seconds"]}
     assert 3600 <= ages["external"] < 7200
     assert ages["question"] == 0
@@ -212,9 +222,9 @@ def test_page_shows_age_deadline_and_who_is_expected_to_act(world: World) -> Non
 def test_list_has_pages_and_filters(world: World, api: APIClient) -> None:
     one_of_each(world)
     page = api.get("/api/v1/waits/?page_size=2&page=2").json()
-    assert (page["count"], [wait["kind"] for wait in page["results"]]) == (5, ["external", "tool_result"])
+    assert (page["count"], [wait["kind"] for wait in page["results"]]) == (6, ["external", "tool_result"])
     assert api.get(f"/api/v1/waits/?session={world.session.id}").json()["count"] == 1
-    assert api.get(f"/api/v1/waits/?task={world.task.id}").json()["count"] == 5
+    assert api.get(f"/api/v1/waits/?task={world.task.id}").json()["count"] == 6
     refused = api.get("/api/v1/waits/?kind=lunch")
     assert refused.status_code == 400
     assert "“suspension”" in str(refused.json())

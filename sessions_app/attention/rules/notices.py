@@ -20,6 +20,7 @@ from sessions_app.attention.rules.quotations import (
 from sessions_app.kernel.rules.wording import plural
 from sessions_app.sessions.rules.situation_facts import AGENT_DIED_HEADLINE, HEADLINES, LABELS, Code, Label
 from sessions_app.stream.rules.tool_calls import UNKNOWN_ACTION, is_unknown_action
+from sessions_app.usage.rules.budgets import BudgetScope, HoldReason, hold_sentence
 
 
 class AttentionKind(StrEnum):
@@ -51,6 +52,8 @@ class AttentionKind(StrEnum):
     """The agent was asked to cancel its turn and continues it."""
     SUSPENDED = "suspended"
     """The agent’s usage limit is reached, and nothing is sent to it until the limit ends."""
+    BUDGET = "budget"
+    """A budget is used up, and no further prompt is sent."""
     OUTPUT_LIMIT = "output_limit"
     """The agent has written more than is stored."""
     RECEIPT = "receipt"
@@ -75,6 +78,7 @@ ATTENTION_KIND_LABELS: Final[Mapping[str, Label]] = {
     AttentionKind.STALLED: LABELS[Code.STALLED],
     AttentionKind.CANCEL_IGNORED: LABELS[Code.CANCEL_IGNORED],
     AttentionKind.SUSPENDED: LABELS[Code.SUSPENDED],
+    AttentionKind.BUDGET: LABELS[Code.BUDGET],
     AttentionKind.OUTPUT_LIMIT: Label("Output limit", "ask"),
     AttentionKind.RECEIPT: Label("Memory lost", "ask"),
     AttentionKind.UNPROVEN: Label("Memory unproven", "calm"),
@@ -93,6 +97,7 @@ AT_REST_KINDS: Final = frozenset(
         AttentionKind.STALLED,
         AttentionKind.OWNER_LEFT,
         AttentionKind.SUSPENDED,
+        AttentionKind.BUDGET,
     }
 )
 """Kinds that no longer apply once the agent works, or the session should no longer run."""
@@ -468,6 +473,20 @@ def suspended_notice(suspension_id: str, until: str, zone: str, message: str) ->
 def suspended_key(suspension_id: str) -> str:
     """Return the key of a suspension's item."""
     return f"suspended:{suspension_id}"
+
+
+def budget_notice(hold_id: str, scope: str, limit: str, used: str) -> Notice:
+    """Return the notice of a prompt for which nothing is left of a budget."""
+    step = "Raise the session’s budget on its page, or withdraw the prompt."
+    if scope == BudgetScope.TEAM:
+        step = "Wait until tomorrow, let an admin of the team raise its budget, or withdraw the prompt."
+    sentence = hold_sentence(scope, HoldReason.USED_UP, limit, used)
+    return Notice(AttentionKind.BUDGET, budget_key(hold_id), HEADLINES[Code.BUDGET], sentence, step)
+
+
+def budget_key(hold_id: str) -> str:
+    """Return the key of the item about a budget."""
+    return f"budget:{hold_id}"
 
 
 def _evidence(error: str, log_tail: str) -> Text:

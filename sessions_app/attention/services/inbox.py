@@ -27,6 +27,7 @@ from sessions_app.kernel.rules.states import (
 from sessions_app.models import (
     AttentionItem,
     AttentionMark,
+    BudgetHold,
     PermissionRequest,
     Presence,
     Prompt,
@@ -206,12 +207,14 @@ def overdue_filter() -> Q:
         created_at__lte=since,
         session__desired_state=DesiredState.RUNNING,
     )
-    # The time of a suspension does not count: until then, nothing is sent.
+    # The time of a suspension or of a budget's hold does not count: until then, nothing is sent.
     held_back = Q(ended_at=None, wakes_at__gt=since) | Q(ended_at__gt=since, ended_at__lte=beyond)
+    over_budget = Q(ended_at=None) | Q(ended_at__gt=since, ended_at__lte=beyond)
     return (
         waits
         & Q(~Exists(Turn.objects.filter(at_work, session=OuterRef("session"))))
         & Q(~Exists(Suspension.objects.filter(held_back, session=OuterRef("session"))))
+        & Q(~Exists(BudgetHold.objects.filter(over_budget, session=OuterRef("session"))))
     )
 
 

@@ -29,6 +29,7 @@ from sessions_app.kernel.rules.states import (
 )
 from sessions_app.models import (
     QUEUED_FOR_CAPACITY,
+    BudgetHold,
     Intent,
     IntentKind,
     Prompt,
@@ -211,6 +212,7 @@ def annotate_needs(rows: QuerySet[TaskSession], user: User) -> QuerySet[TaskSess
         is_start_ordered=Exists(starts),
         waits_for_capacity=Exists(starts.filter(**{f"payload__{QUEUED_FOR_CAPACITY}": True})),
         is_suspended=Exists(Suspension.objects.filter(session=OuterRef("pk"), ended_at=None)),
+        is_over_budget=Exists(BudgetHold.objects.filter(session=OuterRef("pk"), ended_at=None)),
         is_retrying=Exists(
             Prompt.objects.filter(session=OuterRef("pk"), kind=PromptKind.RETRY, state=PromptState.QUEUED)
         ),
@@ -254,6 +256,7 @@ def _describe(session: Any, state: SessionRunState, has_swept: bool) -> tuple[st
         waits_outside=run is not None and run.state == RunState.WAITING and run.wait_kind != WaitKind.PERMISSION,
         next_restart_at=session.next_restart_at,
         suspended=session.is_suspended,
+        over_budget=session.is_over_budget,
         retrying=session.is_retrying,
         last_run_state=last_state,
         works_alone=works_alone,

@@ -34,6 +34,7 @@ from sessions_app.sessions.rules.situation_facts import IdleReason
 from sessions_app.sessions.services.intents import BULK_ACTIONS, BULK_LIMIT, MODES
 from sessions_app.starts.rules.restart_rules import WaitReason
 from sessions_app.suspensions.api.serializers import CutOffTurnSerializer, SuspensionSerializer
+from sessions_app.usage.api.serializers import BudgetHoldSerializer
 from sessions_app.waits.rules.wait_keys import WaitKind
 
 
@@ -359,6 +360,9 @@ class StatusSerializer(serializers.Serializer[Any]):
     cut_off_turn = CutOffTurnSerializer(
         allow_null=True,
         help_text="The newest turn, if a usage limit has ended it that is over, and nothing continues it; else null.",
+    )
+    budget_hold = BudgetHoldSerializer(
+        allow_null=True, help_text="A budget that holds the next prompt back; null if none does."
     )
     retry = RetrySerializer(allow_null=True)
     history = HistorySerializer(allow_null=True)

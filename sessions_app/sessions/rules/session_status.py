@@ -42,6 +42,16 @@ class RetryStatus(TypedDict):
     text: str
 
 
+class BudgetHoldStatus(TypedDict):
+    """A budget that holds the next prompt back."""
+
+    scope: str
+    reason: str
+    limit: str
+    used: str
+    since: str
+
+
 class SuspensionStatus(TypedDict):
     """A usage limit of the agent, during which nothing is sent to it."""
 
@@ -199,6 +209,7 @@ class SessionStatus:
     cancel_ignored_since: str | None
     suspension: SuspensionStatus | None
     cut_off_turn: CutOffTurnStatus | None
+    budget_hold: BudgetHoldStatus | None
     retry: RetryStatus | None
     history: Mapping[str, int | None] | None
     resume_cost: ResumeCostStatus | None

@@ -75,6 +75,7 @@ class Code(StrEnum):
     TOKEN_REJECTED = "token_rejected"  # noqa: S105
     OVERDUE = "overdue"
     SUSPENDED = "suspended"
+    BUDGET = "budget"
     RETRYING = "retrying"
     CANCEL_IGNORED = "cancel_ignored"
     STALLED = "stalled"
@@ -122,6 +123,7 @@ class IdleReason(StrEnum):
     POLICY = "policy"
     NEXT_LOOK = "next_look"
     SUSPENDED = "suspended"
+    BUDGET = "budget"
     YOUR_TURN = "your_turn"
 
 
@@ -136,6 +138,7 @@ LABELS: Final[Mapping[Code, Label]] = {
     Code.BACKING_OFF: Label("Restart scheduled", "ask"),
     Code.OVERDUE: Label("Prompt overdue", "ask"),
     Code.SUSPENDED: Label("Usage limit", "ask"),
+    Code.BUDGET: Label("Over budget", "ask"),
     Code.RETRYING: Label("Retrying", "busy"),
     Code.CANCEL_IGNORED: Label("Ignores cancel", "ask"),
     Code.STALLED: Label("No output", "ask"),
@@ -177,6 +180,7 @@ HEADLINES: Final[Mapping[Code, str]] = {
     Code.WAIT_INTERRUPTED: "A wait ended without an answer",
     Code.OVERDUE: "A prompt has waited longer for the agent than a start should take",
     Code.SUSPENDED: "The agent’s usage limit is reached",
+    Code.BUDGET: "A budget holds the next prompt back",
     Code.STALLED: "The agent has not responded for a while",
     Code.CANCEL_IGNORED: "The agent was asked to cancel its turn, and continues",
     Code.ERROR: "The agent stopped with an error",
@@ -292,6 +296,10 @@ class SituationFacts:
     """A limit has ended the newest turn and is over, and nothing continues it; False in lists."""
     cut_off_has_worked: bool = False
     """The agent had used a tool in that turn."""
+    over_budget: bool = False
+    """A budget holds its next prompt back."""
+    budget_sentence: str = ""
+    """Which one and why; empty in lists."""
     stalled_since: datetime | None = None
     """The open turn has been silent since then."""
     interrupted_wait: str | None = None

@@ -300,6 +300,13 @@ def cut_off(f: Facts) -> Situation:
     return Situation(Code.CUT_OFF, "info", text, step, "send_again")
 
 
+def over_budget(f: Facts) -> Situation:
+    """Describe a session whose next prompt has to wait for a budget."""
+    text = f.budget_sentence or f"{HEADLINES[Code.BUDGET]}."
+    step = "The prompt stays in the queue. It is sent when the budget allows it; you can also withdraw it."
+    return Situation(Code.BUDGET, "warning", text, step, reason=IdleReason.BUDGET, label=LABELS[Code.BUDGET])
+
+
 def cancel_ignored(f: Facts) -> Situation:
     """Describe an agent that continues a turn it was asked to cancel."""
     text = f"The agent was asked to cancel its turn at {f.cancel_ignored_since:%H:%M:%S} UTC, and continues it."

@@ -92,6 +92,11 @@ def _waits_for_limit(f: situation_texts.Facts) -> bool:
     return f.suspended and f.desired_state != DesiredState.STOPPED and f.last_run_state not in OPEN_RUN_STATES
 
 
+def _waits_for_budget(f: situation_texts.Facts) -> bool:
+    """Whether a budget keeps the session at rest: no turn runs, and the next prompt is not sent."""
+    return f.over_budget and f.desired_state != DesiredState.STOPPED and f.last_run_state not in OPEN_RUN_STATES
+
+
 def waits_by_policy(f: SituationFacts) -> bool:
     """Whether the recovery policy keeps an agent from being started automatically."""
     if f.agent_running or f.assessment is None or not f.assessment.needs_resume or f.policy not in set(Policy):
@@ -240,6 +245,7 @@ _ROWS: Final[tuple[_Row, ...]] = (
     ),
     (lambda f: f.overdue_prompts > 0, situation_texts.overdue),
     (_waits_for_limit, situation_texts.suspended),
+    (_waits_for_budget, situation_texts.over_budget),
     (lambda f: f.retrying and not f.is_down, situation_texts.retrying),
     (lambda f: f.cancel_ignored_since is not None, situation_texts.cancel_ignored),
     (lambda f: f.stalled_since is not None, situation_texts.stalled),

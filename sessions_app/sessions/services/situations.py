@@ -36,6 +36,7 @@ from sessions_app.sessions.rules.situations import idle_situation, situation
 from sessions_app.starts.rules import restart_rules
 from sessions_app.starts.rules.restart_rules import WaitReason
 from sessions_app.turns.rules.transient_errors import Retry
+from sessions_app.usage.rules.budgets import hold_sentence
 from sessions_app.waits.rules.wait_keys import WaitKind
 
 
@@ -194,6 +195,8 @@ def situation_facts(
         continuation=status.suspension["continuation"] if status.suspension else "",
         cut_off=status.cut_off_turn is not None,
         cut_off_has_worked=bool(status.cut_off_turn and status.cut_off_turn["has_worked"]),
+        over_budget=status.budget_hold is not None,
+        budget_sentence=_budget_sentence(status),
         retrying=status.retry is not None,
         retry=_parse_retry(status.retry),
         stalled_since=session.stalled_since,
@@ -204,6 +207,14 @@ def situation_facts(
         works_alone=works_alone,
         last_run_reason=last_run_reason,
     )
+
+
+def _budget_sentence(status: SessionStatus) -> str:
+    """Say which budget holds the next prompt back; empty if none does."""
+    hold = status.budget_hold
+    if hold is None:
+        return ""
+    return hold_sentence(hold["scope"], hold["reason"], hold["limit"], hold["used"])
 
 
 def _waits_for_supervisor(status: SessionStatus) -> bool:

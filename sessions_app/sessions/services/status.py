@@ -61,6 +61,7 @@ from sessions_app.recovery.services.history import current_history
 from sessions_app.recovery.services.resume_costs import expected_cost, first_turn_json, first_turns
 from sessions_app.sessions.rules.session_status import (
     BackgroundStatus,
+    BudgetHoldStatus,
     CutOffTurnStatus,
     InterruptedWaitStatus,
     ReceiptStatus,
@@ -77,6 +78,7 @@ from sessions_app.suspensions.continuations import decide_continuation, find_cut
 from sessions_app.suspensions.models import open_suspension
 from sessions_app.turns.models import newest_run, newest_runs
 from sessions_app.turns.rules.transient_errors import TROUBLE_SENTENCES
+from sessions_app.usage.models import open_hold
 from sessions_app.waits.rules.wait_keys import WaitKeyState, WaitKind, most_usable_state
 from sessions_app.workspace.services.workspace import transfer_json
 from sessions_app.workspace.services.workspace_notes import warnings_json, workspace_json
@@ -210,6 +212,7 @@ def read_session(session: TaskSession, user: User | None = None) -> SessionReadi
         cancel_ignored_since=_cancel_ignored_since(session, run),
         suspension=suspension_json(session, run),
         cut_off_turn=cut_off_turn_json(session, run),
+        budget_hold=budget_hold_json(session),
         retry=retry,
         history=_history_facts(history, is_told=is_told),
         resume_cost=cost_json(expected_cost(session, assessment, tells_history=is_told, history=history)),
@@ -234,6 +237,20 @@ def _has_open_turn(run: Turn | None) -> bool:
     if run is None or not run.has_process or run.origin == TurnOrigin.AGENT:
         return False
     return run.state in OPEN_RUN_STATES
+
+
+def budget_hold_json(session: TaskSession) -> BudgetHoldStatus | None:
+    """Return the budget that holds the next prompt back; None if none does."""
+    row = open_hold(session.id)
+    if row is None:
+        return None
+    return {
+        "scope": row.scope,
+        "reason": row.reason,
+        "limit": row.limit,
+        "used": row.used,
+        "since": row.began_at.isoformat(),
+    }
 
 
 def suspension_json(session: TaskSession, run: Turn | None) -> SuspensionStatus | None:

@@ -56,6 +56,8 @@ from sessions_app.sessions.services.status import SessionReading, read_session
 from sessions_app.sessions.views.session_summary import WORKSPACE, BannerButton, banner_buttons, retry_buttons
 from sessions_app.stream.rules import usage
 from sessions_app.stream.views import attached_files
+from sessions_app.usage.budgets import budget_of_session
+from sessions_app.usage.rules.budgets import Limits, limits_text
 from sessions_app.usage.rules.wording import usage_summary
 from sessions_app.usage.services import session_usage
 from sessions_app.waits import services as waits
@@ -182,6 +184,16 @@ class SessionPage:
     def usage_total(self) -> str:
         """What all its turns have used, in words; empty before the first turn has ended."""
         return usage_summary(session_usage(self._session.id))
+
+    @cached_property
+    def budget(self) -> Limits:
+        """Its own budget."""
+        return budget_of_session(self._session.id)
+
+    @property
+    def budget_text(self) -> str:
+        """Its own budget in words; empty if it has none."""
+        return limits_text(self.budget)
 
     @property
     def is_over(self) -> bool:

@@ -19,7 +19,7 @@ from sessions_app.agents.services import agent_login
 from sessions_app.agents.services.agent_settings import request_setting
 from sessions_app.agents.views.agent_settings import parse_posted_setting
 from sessions_app.background.services import set_background_policy
-from sessions_app.kernel.services.errors import PermissionPending, SessionsError
+from sessions_app.kernel.services.errors import Invalid, PermissionPending, SessionsError
 from sessions_app.models import Message, TaskSession
 from sessions_app.pages.shortcuts import find_session, queried_number
 from sessions_app.permissions.views.question_forms import WrongAnswer, answer_from_page, question_context
@@ -32,6 +32,8 @@ from sessions_app.sessions.views.session_page import session_context
 from sessions_app.stream import services as output_limits
 from sessions_app.stream.views import last_messages, messages_around, read_whole_message, render_messages
 from sessions_app.suspensions.services import go_on_now
+from sessions_app.usage.budgets import set_session_budget
+from sessions_app.usage.forms import BudgetForm
 from sessions_app.waits import services as waits
 from sessions_app.waits.forms import WaitCreateForm
 from sessions_app.workflows.services.runs import run_of_task
@@ -116,6 +118,16 @@ def _posted_value(request: UserHttpRequest, name: str) -> str:
     return str(request.POST.get(name, ""))
 
 
+def save_session_budget(row: TaskSession, request: UserHttpRequest) -> None:
+    """Save the budget that was entered on the page. Raises Invalid."""
+    names = ("tokens", "cost", "currency")
+    form = BudgetForm({name: _posted_value(request, f"budget_{name}") for name in names})
+    if not form.is_valid():
+        name, problems = next(iter(form.errors.items()))
+        raise Invalid(f"{form.fields[name].label}: {problems[0]}", field=name)
+    set_session_budget(row.id, form.limits(), request.user)
+
+
 ACTIONS: Final[Mapping[str, SessionAction]] = {
     "resume": lambda row, request: intents.request_resume(
         row.id, request.user, _posted_value(request, "mode") or "auto"
@@ -146,6 +158,7 @@ ACTIONS: Final[Mapping[str, SessionAction]] = {
     "login": lambda row, request: agent_login.request_login(row.id, request.user, _posted_value(request, "method")),
     "logout": lambda row, request: agent_login.request_logout(row.id, request.user),
     "policy": lambda row, request: policies.set_session_policy(row.id, {"policy": _posted_value(request, "policy")}),
+    "budget": save_session_budget,
     "resend": lambda row, request: prompts.resend_prompt(row.id, _posted_value(request, "message_id"), request.user),
     "dismiss": lambda row, request: prompts.dismiss_prompt(row.id, _posted_value(request, "message_id")),
     "send-now": lambda row, request: prompts.send_now(row.id, _posted_value(request, "message_id")),

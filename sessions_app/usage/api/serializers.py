@@ -6,7 +6,8 @@ from typing import Any
 
 from rest_framework import serializers
 
-from sessions_app.api.serializers.common import MAX_ID
+from sessions_app.api.serializers.common import MAX_ID, StrictCharField, StrictSerializer, choice_field
+from sessions_app.usage.rules.budgets import MOST_COST, MOST_TOKENS, BudgetScope, HoldReason
 from sessions_app.usage.services import DEFAULT_PERIOD, PERIODS
 
 
@@ -69,3 +70,26 @@ class UsageReportSerializer(serializers.Serializer[Any]):
     agents = UsageGroupSerializer(many=True)
     members = UsageGroupSerializer(many=True)
     tasks = UsageGroupSerializer(many=True)
+
+
+class BudgetHoldSerializer(serializers.Serializer[Any]):
+    """A budget that holds the next prompt of a session back."""
+
+    scope = choice_field(BudgetScope, help_text="The session's own budget, or the team's for today.")
+    reason = choice_field(
+        HoldReason,
+        help_text="`used_up`, or `running`: turns that run may use up the rest, so the prompt waits for them.",
+    )
+    limit = serializers.CharField(help_text="The budget, in words.")
+    used = serializers.CharField(help_text="What was used of it, in words.")
+    since = serializers.DateTimeField()
+
+
+class BudgetSerializer(StrictSerializer):
+    """The budget of a session, or of a team for each day. Null is no limit, 0 allows nothing."""
+
+    tokens = serializers.IntegerField(min_value=0, max_value=MOST_TOKENS, allow_null=True, default=None)
+    cost = serializers.FloatField(min_value=0, max_value=MOST_COST, allow_null=True, default=None)
+    currency = StrictCharField(
+        max_length=3, allow_blank=True, default="", help_text="Of the cost, such as `USD`; only such costs count."
+    )

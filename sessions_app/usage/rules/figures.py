@@ -14,7 +14,8 @@ _TOKENS: Final = ("input_tokens", "output_tokens", "cached_tokens", "cache_write
 _FIGURES: Final = (*_TOKENS, "cost")
 _MOST: Final = 10**12
 """A turn that has used more was not reported truthfully; the sum of all turns has to fit into a database's number."""
-_CURRENCY: Final = re.compile(r"[A-Z]{3}")
+CURRENCY: Final = re.compile(r"[A-Z]{3}")
+"""The code of a currency, such as ``USD``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +53,7 @@ def _is_count(value: Any) -> TypeGuard[int]:
 
 def _currency(reported: Any) -> str:
     """Return the code of a currency, such as ``USD``; empty for anything else."""
-    if isinstance(reported, str) and _CURRENCY.fullmatch(reported):
+    if isinstance(reported, str) and CURRENCY.fullmatch(reported):
         return reported
     return ""
 

@@ -77,6 +77,8 @@ def _waits_for(session: TaskSession, row: Prompt) -> str:
         return WAITS_FOR_USER
     if session.runs.filter(message_id=row.message_id, state=RunState.WAITING).exists():
         return WAITS_FOR_USER
+    if row.state == PromptState.QUEUED and session.budget_holds.filter(ended_at=None).exists():
+        return WAITS_FOR_USER  # who can raise the budget, so that the time of the hold is not the step's
     if row.state == PromptState.QUEUED:
         return WAITS_FOR_AGENT
     return ""

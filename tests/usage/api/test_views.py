@@ -44,3 +44,36 @@ def test_report_of_a_team_or_task_contains_no_other(world: World, api: APIClient
 @pytest.mark.parametrize("query", ["days=8", "days=x", "team=0", "team=x", "task=x"])
 def test_unknown_period_or_wrong_id_is_refused(query: str, world: World, api: APIClient) -> None:
     assert api.get(f"/api/v1/usage/?{query}").status_code == 400
+
+
+def test_budget_of_a_session_is_read_and_replaced(world: World, api: APIClient) -> None:
+    url = world.url("budget/")
+    assert api.get(url).json() == {"tokens": None, "cost": None, "currency": ""}
+    given = {"tokens": 1000, "cost": 2.5, "currency": "USD"}
+    assert api.put(url, given, format="json").json() == given
+    assert api.put(url, {"tokens": 0}, format="json").json() == {"tokens": 0, "cost": None, "currency": ""}
+    assert api.get(url).json()["tokens"] == 0
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"tokens": -1},
+        {"tokens": "many"},
+        {"cost": 1.0},
+        {"cost": 1.0, "currency": "usd"},
+        {"currency": "USD"},
+        {"cost": 1e300, "currency": "USD"},
+        {"token": 5},
+    ],
+)
+def test_wrong_budgets_are_refused(body: dict[str, object], world: World, api: APIClient, staff: APIClient) -> None:
+    assert api.put(world.url("budget/"), body, format="json").status_code == 400
+    assert staff.put(f"/api/v1/teams/{world.team.pk}/budget/", body, format="json").status_code == 400
+
+
+def test_budget_of_a_team_is_changed_by_those_who_manage_it(world: World, api: APIClient, staff: APIClient) -> None:
+    url = f"/api/v1/teams/{world.team.pk}/budget/"
+    assert api.put(url, {"tokens": 5}, format="json").status_code == 403
+    assert staff.put(url, {"tokens": 5}, format="json").json()["tokens"] == 5
+    assert api.get(url).json()["tokens"] == 5

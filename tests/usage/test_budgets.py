@@ -1,0 +1,301 @@
+"""A budget stops a session before its next prompt, and lets it go on once it allows that."""
+
+from __future__ import annotations
+
+import uuid
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from django.contrib.auth.models import Group, User
+from django.utils import timezone
+
+from sessions_app.accounts.models import TeamRole
+from sessions_app.attention.services.inbox import overdue_prompts
+from sessions_app.kernel.services.errors import Invalid, ReadOnly
+from sessions_app.models import AttentionItem, BudgetHold, Prompt, Supervisor, TaskSession, Turn, TurnUsage, UsageBudget
+from sessions_app.prompts.delivery import claim_next_prompt
+from sessions_app.prompts.services import queue_prompt, withdraw_prompt
+from sessions_app.sessions.services.intents import request_stop
+from sessions_app.sessions.services.status import load_status
+from sessions_app.usage import budgets
+from sessions_app.usage.rules.budgets import (
+    BudgetScope,
+    Hold,
+    HoldReason,
+    Limits,
+    Spent,
+    find_hold,
+    hold_sentence,
+    limits_problem,
+    limits_text,
+)
+from sessions_app.workflows.driver.prompt_progress import WAITS_FOR_USER, follow_prompt
+from tests.supervisor.rows import MINE, change, fresh, last_payload, make_user, names, prompt_states, running_session
+from tests.usage.ledger import used
+
+pytestmark = pytest.mark.django_db(transaction=True)
+USD = {"cost": 2.0, "currency": "USD"}
+
+
+# limits, spent, the reason of the hold
+RULES: list[tuple[Limits, Spent, HoldReason | None]] = [
+    (Limits(), Spent(10**9, {"USD": 10.0}), None),
+    (Limits(tokens=100), Spent(), None),
+    (Limits(tokens=100), Spent(99), None),
+    (Limits(tokens=100), Spent(100), HoldReason.USED_UP),
+    (Limits(tokens=0), Spent(), HoldReason.USED_UP),
+    (Limits(tokens=100), Spent(50, running=1, largest_tokens=49), None),
+    (Limits(tokens=100), Spent(50, running=1, largest_tokens=50), HoldReason.RUNNING),
+    (Limits(tokens=100), Spent(50, running=0, largest_tokens=50), None),
+    (Limits(tokens=100), Spent(0, running=9, largest_tokens=0), None),
+    (Limits(cost=1.0, currency="USD"), Spent(10**9, {"EUR": 5.0}), None),
+    (Limits(cost=1.0, currency="USD"), Spent(0, {"USD": 1.0, "EUR": 5.0}), HoldReason.USED_UP),
+    (Limits(cost=1.0, currency="USD"), Spent(0, {"USD": 0.5}, 2, 0, {"USD": 0.25}), HoldReason.RUNNING),
+    (Limits(cost=0.0, currency="USD"), Spent(), HoldReason.USED_UP),
+    (Limits(tokens=100, cost=1.0, currency="USD"), Spent(5, {"USD": 3.0}), HoldReason.USED_UP),
+]
+
+
+@pytest.mark.parametrize(("limits", "spent", "reason"), RULES)
+def test_prompt_may_begin_while_anything_is_left(limits: Limits, spent: Spent, reason: HoldReason | None) -> None:
+    found = find_hold(BudgetScope.TEAM, limits, spent)
+    assert (found.reason if found else None) == reason
+
+
+def test_hold_says_whose_budget_it_is_and_what_was_used() -> None:
+    hold = find_hold(BudgetScope.SESSION, Limits(tokens=1000), Spent(1234))
+    assert hold == Hold(BudgetScope.SESSION, HoldReason.USED_UP, "1,000 tokens", "1,234 tokens")
+    text = hold_sentence(hold.scope, hold.reason, hold.limit, hold.used)
+    assert text == "This session’s budget of 1,000 tokens is used up: 1,234 tokens are used."
+    running = hold_sentence("team", "running", "2.00 USD", "1.50 USD")
+    assert running == (
+        "Turns that run now may use up the rest of the team’s budget for today of 2.00 USD; 1.50 USD are used."
+    )
+
+
+@pytest.mark.parametrize(
+    ("limits", "field"),
+    [
+        (Limits(), None),
+        (Limits(0, 0.0, "USD"), None),
+        (Limits(tokens=-1), "tokens"),
+        (Limits(tokens=10**16), "tokens"),
+        (Limits(cost=-1, currency="USD"), "cost"),
+        (Limits(cost=float("nan"), currency="USD"), "cost"),
+        (Limits(cost=float("inf"), currency="USD"), "cost"),
+        (Limits(cost=1.0), "currency"),
+        (Limits(cost=1.0, currency="usd"), "currency"),
+        (Limits(currency="USD"), "cost"),
+    ],
+)
+def test_wrong_limits_are_refused(limits: Limits, field: str | None) -> None:
+    found = limits_problem(limits)
+    assert (found.field if found else None) == field
+
+
+def test_limits_in_words() -> None:
+    assert [limits_text(each) for each in (Limits(), Limits(1000), Limits(5, 2.0, "USD"))] == [
+        "",
+        "1,000 tokens",
+        "5 tokens and 2.00 USD",
+    ]
+
+
+# -- sessions
+
+
+def waiting_session(**limits: Any) -> TaskSession:
+    """Return a running session with a queued prompt, whose budget is set."""
+    session = running_session()
+    queue_prompt(session.id, "p1", "do it", make_user())
+    if limits:
+        budgets.set_session_budget(session.id, Limits(**limits), make_user())
+    return fresh(session)
+
+
+def team_budget(session: TaskSession, **limits: Any) -> None:
+    budgets.set_team_budget(
+        session.task.team, Limits(**limits), User.objects.get_or_create(username="s", is_staff=True)[0]
+    )
+
+
+def claimed(session: TaskSession) -> str | None:
+    """Return the message id of the prompt that would be sent now."""
+    delivery = claim_next_prompt(session.id, MINE, "epoch-1", frozenset())
+    return delivery.message_id if delivery else None
+
+
+def open_kinds(session: TaskSession) -> set[str]:
+    return set(AttentionItem.objects.filter(session=session, resolved_at=None).values_list("kind", flat=True))
+
+
+def test_used_up_budget_holds_the_prompt_with_a_reason_on_status_and_inbox() -> None:
+    session = waiting_session(tokens=100)
+    used(session.task, session_id=session.id, tokens=100)
+    assert claimed(session) is None
+    assert claimed(session) is None
+    assert prompt_states(session) == {"p1": "queued"}
+    assert names(session).count("session.budget.held") == 1
+    assert last_payload(session, "session.budget.held")["limit"] == "100 tokens"
+    now = timezone.now()
+    Supervisor.objects.create(boot_id="boot", host_id="host", started_at=now, beat_at=now, swept_at=now)
+    status = load_status(fresh(session))
+    assert status.budget_hold is not None and status.budget_hold["reason"] == "used_up"
+    assert "This session’s budget of 100 tokens is used up" in status.stillness["text"]  # type: ignore[index]
+    assert open_kinds(session) == {"budget"}
+
+
+def test_raised_budget_lets_the_prompt_go_once() -> None:
+    session = waiting_session(tokens=100)
+    used(session.task, session_id=session.id, tokens=150)
+    assert claimed(session) is None
+    assert budgets.update_holds() == 0
+    budgets.set_session_budget(session.id, Limits(tokens=200), make_user())
+    assert budgets.update_holds() == 1
+    assert budgets.update_holds() == 0
+    assert claimed(session) == "p1"
+    assert names(session).count("session.budget.released") == 1
+    assert open_kinds(session) == set()
+    assert load_status(fresh(session)).budget_hold is None
+
+
+def test_prompt_that_nobody_held_back_is_sent_without_a_line_in_the_log() -> None:
+    session = waiting_session()
+    assert claimed(session) == "p1"
+    assert not BudgetHold.objects.exists()
+
+
+@pytest.mark.parametrize("limits", [{"tokens": 0}, {"cost": 0.0, "currency": "USD"}])
+def test_budget_of_nothing_stops_the_first_prompt(limits: dict[str, Any]) -> None:
+    assert claimed(waiting_session(**limits)) is None
+
+
+def test_turns_without_figures_use_nothing_of_a_budget() -> None:
+    session = waiting_session(tokens=100, cost=1.0, currency="USD")
+    used(session.task, session_id=session.id)
+    used(session.task, session_id=session.id, cost=5.0, currency="EUR")
+    assert claimed(session) == "p1"
+
+
+def test_team_budget_counts_all_its_sessions_of_today() -> None:
+    session = waiting_session()
+    used(session.task, days_ago=1, tokens=100)
+    team_budget(session, tokens=100)
+    used(session.task, tokens=60)
+    used(session.task, tokens=40)
+    assert claimed(session) is None
+    assert last_payload(session, "session.budget.held")["scope"] == "team"
+    yesterday = timezone.now() - timedelta(days=1)
+    TurnUsage.objects.update(day=yesterday.date())
+    assert budgets.update_holds() == 1
+    assert claimed(session) == "p1"
+
+
+def test_budget_of_another_team_holds_nothing_back() -> None:
+    session = waiting_session()
+    other = Group.objects.create(name="others")
+    UsageBudget.objects.create(team=other, tokens=0)
+    assert claimed(session) == "p1"
+
+
+def test_sessions_of_a_team_do_not_pass_the_rest_of_a_budget_side_by_side() -> None:
+    first = waiting_session()
+    second = running_session(task=first.task)
+    queue_prompt(second.id, "p2", "do it", make_user())
+    team_budget(first, tokens=100)
+    used(first.task, tokens=50)
+    assert claimed(first) == "p1"
+    assert claimed(second) is None
+    assert last_payload(second, "session.budget.held")["reason"] == "running"
+    assert "budget" not in open_kinds(second)
+    Prompt.objects.filter(session=first).update(state="done")
+    used(first.task, tokens=10)
+    assert budgets.update_holds() == 1
+    assert claimed(second) == "p2"
+
+
+def test_hold_for_running_turns_becomes_one_of_a_used_up_budget() -> None:
+    first = waiting_session()
+    second = running_session(task=first.task)
+    queue_prompt(second.id, "p2", "do it", make_user())
+    team_budget(first, tokens=100)
+    used(first.task, tokens=50)
+    assert (claimed(first), claimed(second)) == ("p1", None)
+    Prompt.objects.filter(session=first).update(state="done")
+    used(first.task, tokens=50)
+    assert budgets.update_holds() == 1
+    assert [hold.reason for hold in BudgetHold.objects.filter(session=second)] == ["running", "used_up"]
+    assert open_kinds(second) == {"budget"}
+
+
+def test_running_turns_count_until_they_end() -> None:
+    session = waiting_session()
+    other = running_session(task=session.task)
+    Turn.objects.create(session=other, message_id="m", started_at=timezone.now())
+    team_budget(session, tokens=100)
+    used(session.task, tokens=50)
+    assert claimed(session) is None
+    Turn.objects.update(state="completed")
+    assert claimed(session) == "p1"
+
+
+def test_withdrawn_prompt_and_stopped_session_end_the_hold() -> None:
+    for end in (lambda row: withdraw_prompt(row.id, "p1"), lambda row: request_stop(row.id, make_user())):
+        session = waiting_session(tokens=0)
+        assert claimed(session) is None
+        end(session)
+        assert budgets.update_holds() == 1
+        assert BudgetHold.objects.get(session=session).end == "obsolete"
+        assert open_kinds(session) == set()
+
+
+def test_deleted_session_of_an_earlier_release_leaves_no_hold() -> None:
+    session = waiting_session(tokens=0)
+    claimed(session)
+    BudgetHold.objects.update(session_id=uuid.uuid4())
+    assert budgets.update_holds() == 0
+    assert not BudgetHold.objects.exists()
+
+
+def test_held_prompt_is_not_overdue_and_its_workflow_step_waits() -> None:
+    session = waiting_session(tokens=0)
+    claimed(session)
+    Prompt.objects.update(created_at=timezone.now() - timedelta(days=1))
+    assert not overdue_prompts().exists()
+    assert follow_prompt(session, "p1").waiting_for == WAITS_FOR_USER
+
+
+def test_next_check_is_at_the_end_of_the_day_while_something_is_held() -> None:
+    assert budgets.next_check() is None
+    claimed(waiting_session(tokens=0))
+    end = budgets.next_check()
+    assert end is not None and timedelta(0) < end - timezone.now() <= timedelta(days=1)
+
+
+def test_budget_of_a_session_is_in_its_log_once() -> None:
+    session = waiting_session()
+    for _ in range(2):
+        budgets.set_session_budget(session.id, Limits(tokens=5), make_user())
+    assert names(session).count("session.budget.changed") == 1
+    with pytest.raises(Invalid):
+        budgets.set_session_budget(session.id, Limits(cost=5.0), make_user())
+    assert budgets.budget_of_session(session.id) == Limits(tokens=5)
+
+
+def test_only_staff_and_admins_change_the_budget_of_a_team() -> None:
+    session = waiting_session()
+    team, member = session.task.team, make_user("grace")
+    member.groups.add(team)
+    with pytest.raises(ReadOnly):
+        budgets.set_team_budget(team, Limits(tokens=5), member)
+    TeamRole.objects.create(user=member, team=team, role=TeamRole.Role.ADMIN)
+    budgets.set_team_budget(team, Limits(tokens=5), member)
+    assert budgets.budget_of_team(team) == Limits(tokens=5)
+
+
+def test_change_of_the_launch_does_not_end_a_hold() -> None:
+    session = waiting_session(tokens=0)
+    claimed(session)
+    change(session, launch_id="other")
+    assert budgets.update_holds() == 0
