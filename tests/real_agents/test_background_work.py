@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -24,7 +25,8 @@ def model() -> Iterator[ModelServer]:
         yield server
 
 
-SANDBOXES: Final = ("codex-linux-sandbox", "bwrap")
+WITHOUT_SANDBOX: Final = {"INITIAL_AGENT_MODE": "agent-full-access"}
+"""Codex's sandbox puts a ``.git`` into ``/tmp``, which stays there when Codex is killed."""
 LEFT: Final = "sleep 3987"
 LEAVES: Final = "sh -c 'echo $$ >left; exec sleep 3987'"
 COMMANDS: Final = {
@@ -47,6 +49,7 @@ async def test_command_that_outlives_its_turn_is_the_only_background_work(
     name: str, model: ModelServer, tmp_path: Path
 ) -> None:
     agent = real_agent(name, tmp_path / "home", model.url)
+    agent = replace(agent, env={**agent.env, **WITHOUT_SANDBOX})
     workspace = tmp_path / "workspace"
     workspace.mkdir()
     async with started(agent, workspace, host=AllowingHost()) as (driver, host, _):
@@ -54,9 +57,8 @@ async def test_command_that_outlives_its_turn_is_the_only_background_work(
         background.note_started()
 
         def left_running() -> dict[str, int]:
-            """Return the listed processes by command line, without the sandbox around one, as Codex has."""
-            found = background.running(driver.pid).processes
-            return {each.command: each.pid for each in found if not each.command.startswith(SANDBOXES)}
+            """Return the listed processes by command line."""
+            return {each.command: each.pid for each in background.running(driver.pid).processes}
 
         background.note_work_began(driver.pid)
         await ask(driver, f"RUN {COMMANDS[name]}")
