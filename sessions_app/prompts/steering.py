@@ -25,6 +25,7 @@ from sessions_app.prompts.services import content_blocks
 from sessions_app.recovery.services.assessment import is_running
 from sessions_app.supervisor.execution_registry import ExecutionRegistry
 from sessions_app.supervisor.execution_stream import ExecutionStream
+from sessions_app.usage.models import is_held_by_budget
 
 log = logging.getLogger(__name__)
 
@@ -120,8 +121,10 @@ def _claim(transaction: SessionTransaction, row: Prompt, execution_id: str, epoc
         return row.journal_epoch == epoch  # of another journal, it is held before the next prompt is sent
     turn, is_wanted = transaction.open_turn, transaction.session.desired_state == DesiredState.RUNNING
     if turn is None or turn.message_id != row.steered_into or not is_wanted:
-        row.steered_into = ""
-        row.save(update_fields=["steered_into", "updated_at"])
+        _leave_in_queue(row)
+        return False
+    if is_held_by_budget(transaction):
+        _leave_in_queue(row)
         return False
     own = transaction.session.prompts.filter(message_id=turn.message_id).first()
     if own is not None and own.state != PromptState.DELIVERED:
@@ -134,6 +137,12 @@ def _claim(transaction: SessionTransaction, row: Prompt, execution_id: str, epoc
         return False
     transaction.move_prompt(row, "send", execution_id=execution_id, journal_epoch=epoch)
     return True
+
+
+def _leave_in_queue(row: Prompt) -> None:
+    """Let a prompt that was wanted in the running turn be an ordinary queued one."""
+    row.steered_into = ""
+    row.save(update_fields=["steered_into", "updated_at"])
 
 
 def _settle(session_id: uuid.UUID, lease: Lease, message_id: str, move: str) -> None:

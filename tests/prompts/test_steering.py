@@ -8,7 +8,7 @@ import pytest
 
 from executors_app.wire.protocol import JournalKind
 from sessions_app.kernel.services.errors import Conflict, NotSteerable, PromptNotQueued
-from sessions_app.models import Prompt
+from sessions_app.models import Prompt, UsageBudget
 from sessions_app.prompts import services as prompts
 from sessions_app.prompts.delivery import send_next_prompt
 from sessions_app.prompts.steering import send_steered_prompts
@@ -101,6 +101,15 @@ def test_prompt_is_queued_unless_it_is_wanted_now(working: Working) -> None:
         assert working.send(agentctl, next_too=True) == []
         assert agentctl.prompts == []
     assert working.states["s1"] == "queued"
+
+
+def test_used_up_budget_keeps_a_text_from_the_running_turn(working: Working) -> None:
+    UsageBudget.objects.create(session=working.session, tokens=0)
+    working.queue()
+    with recording_agentctl(working.session, working.lines) as agentctl:
+        assert working.send(agentctl, times=2) == []
+    assert working.states["s1"] == "queued"
+    assert load_status(fresh(working.session)).budget_hold is not None
 
 
 @pytest.mark.parametrize("fields", [{"metadata": {}}, {"metadata": {prompts.STEERING_KEY: "yes"}}])

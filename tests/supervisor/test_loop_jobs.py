@@ -80,10 +80,11 @@ async def test_disabled_job_is_not_started(settings: Any) -> None:
 
 
 @pytest.mark.django_db(transaction=True)
-async def test_without_stall_notice_the_check_pauses_for_the_longest_interval(
+async def test_without_a_short_silence_that_matters_the_check_pauses_for_the_longest_interval(
     monkeypatch: pytest.MonkeyPatch, settings: Any
 ) -> None:
     settings.KANDEV_STALL_NOTICE = 0
+    settings.KANDEV_AGENT_TURN_QUIET = 1000
     pauses: list[float] = []
 
     async def note(seconds: float) -> None:
