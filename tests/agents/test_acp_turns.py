@@ -502,8 +502,9 @@ async def test_prompt_that_a_busy_agent_refuses_is_given_back(
     [
         (update("tool_call", toolCallId="c1", title="Run make deploy"), 60.0),
         (chunk("agent", "I deploy it."), 0.0),
+        (chunk("user", "hello"), 60.0),
     ],
-    ids=["a tool call", "text after a while"],
+    ids=["a tool call", "text after a while", "repetition of the prompt"],
 )
 async def test_prompt_that_has_begun_is_not_sent_again(
     work: str,

@@ -136,6 +136,7 @@ class UpdateRecorder:
         if self.turn is not None and self._shows_begin(self.turn, update):
             self.turn.has_begun = True
         if self.turn is not None and self.turn.takes_as_echo(update):
+            self.turn.has_begun = True  # whatever it answers, its conversation has the prompt now
             return
         # An agent may report its usage after its last text.
         if self.turn is not None and update.get("sessionUpdate") != "usage_update":
