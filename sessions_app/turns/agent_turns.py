@@ -175,22 +175,28 @@ def end_quiet_turns(held: Mapping[uuid.UUID, Lease]) -> int:
 
     ``held`` are the sessions to check, with the leases under which to write. Their journals must have been read.
     """
-    if not held:
-        return 0
-    turns = Turn.objects.filter(origin=TurnOrigin.AGENT, state=RunState.RUNNING, session_id__in=held)
+    found = _load_quiet_turns(held)
+    return sum(guard_job(turn.session_id, "its own turn", _end_quiet, turn, held[turn.session_id]) for turn in found)
+
+
+def sessions_with_quiet_turns(sessions: Collection[uuid.UUID]) -> list[uuid.UUID]:
+    """Return those of ``sessions`` of whose agent's own turn nothing has been logged for as long as ends it."""
+    return [turn.session_id for turn in _load_quiet_turns(sessions)]
+
+
+def _load_quiet_turns(sessions: Collection[uuid.UUID]) -> list[Turn]:
+    if not sessions:
+        return []
+    turns = Turn.objects.filter(origin=TurnOrigin.AGENT, state=RunState.RUNNING, session_id__in=sessions)
     quiet = timezone.now() - timedelta(seconds=settings.KANDEV_AGENT_TURN_QUIET)
     found = turns.filter(session__updated_at__lt=quiet).annotate(has_open_tool=_HAS_OPEN_TOOL)
-    ended = 0
-    for turn in found.select_related("session"):
-        if _is_quiet(turn.session, has_open_tool=turn.has_open_tool):
-            ended += guard_job(turn.session_id, "its own turn", _end_quiet, turn, held[turn.session_id])
-    return ended
+    return [turn for turn in found.select_related("session") if _is_quiet(turn.session, turn.has_open_tool)]
 
 
 _HAS_OPEN_TOOL = Exists(Message.objects.filter(session_id=OuterRef("session_id"), role="tool", complete=False))
 
 
-def _is_quiet(session: TaskSession, *, has_open_tool: bool) -> bool:
+def _is_quiet(session: TaskSession, has_open_tool: bool) -> bool:
     """Whether nothing has changed in a session for as long as ends a turn of the agent's own."""
     limit = rules.quiet_limit(
         has_open_tool=has_open_tool,
@@ -207,7 +213,7 @@ def _end_quiet(turn: Turn, lease: Lease) -> bool:
         if open_turn is None or open_turn.id != turn.id or open_turn.state != RunState.RUNNING:
             return False
         conversation = ConversationUpdate(transaction)
-        if not _is_quiet(transaction.session, has_open_tool=bool(conversation.unfinished_tools())):
+        if not _is_quiet(transaction.session, bool(conversation.unfinished_tools())):
             return False  # output has arrived since the turn was read
         end(transaction, conversation, "complete", QUIET)
         schedule_writes([conversation])

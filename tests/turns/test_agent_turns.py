@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import timedelta
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
+from asgiref.sync import sync_to_async
 from django.utils import timezone
 
 from executors_app.models import ExecutorRunning
+from executors_app.wire.errors import AgentctlUnreachable
 from executors_app.wire.protocol import AGENT_TURN_PREFIX, JournalKind
 from sessions_app.events import event_label
 from sessions_app.kernel.rules.states import PromptState, RunState, SessionState, TurnOrigin, WorkState
@@ -24,6 +27,7 @@ from sessions_app.starts.outcomes import write_stopped
 from sessions_app.stream.models import texts_of
 from sessions_app.turns.agent_turns import end_quiet_turns, sessions_past_limit
 from sessions_app.turns.interruptions import end_cancelled_work
+from sessions_app.turns.jobs import StallsJob
 from sessions_app.turns.rules.agent_turns import (
     MAX_REFUSALS,
     OutsideLine,
@@ -218,6 +222,42 @@ def test_silence_ends_the_turn_of_the_agent() -> None:
     label = event_label("session.run.completed", last_payload(session, "session.run.completed"))
     assert label.text == "The agent’s own work counts as ended: nothing more has arrived"
     assert end_quiet_turns(held) == 0
+
+
+class Stream:
+    """A stream that has logged line 7; ``newest`` is the newest line of its agentctl, None if that is unreachable."""
+
+    def __init__(self, session: TaskSession, newest: int | None):
+        self.session_id, self.lease, self.newest, self.client = session.id, MINE, newest, self
+        self.ended, self.age = False, 3600.0
+
+    async def status(self, timeout: float) -> dict[str, Any]:
+        if self.newest is None:
+            raise AgentctlUnreachable("no answer")
+        return {"journal": {"epoch": "e", "last_seq": self.newest}}
+
+    async def wait_until_logged(self, epoch: str, seq: int, timeout: float) -> bool:
+        return seq <= 7
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.parametrize(
+    ("newest", "state"),
+    [(7, RunState.COMPLETED), (8, RunState.RUNNING), (None, RunState.RUNNING)],
+    ids=["everything is read", "lines are still to be read", "unreachable"],
+)
+async def test_silence_ends_a_turn_only_if_the_whole_journal_was_read(newest: int | None, state: RunState) -> None:
+    session, _, turn = await sync_to_async(working_alone)()
+    await sync_to_async(age)(session, 60)
+
+    async def database(act: Callable[..., Any], *values: Any) -> Any:
+        return await sync_to_async(act)(*values)
+
+    registry = SimpleNamespace(streams={session.id: Stream(session, newest)}, database=database)
+    await StallsJob(cast("Any", SimpleNamespace(registry=registry)))._check_agent_turns()
+
+    await turn.arefresh_from_db()
+    assert turn.state == state
 
 
 @database
