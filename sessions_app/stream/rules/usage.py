@@ -59,7 +59,7 @@ def usage_lines(figures: Mapping[str, Any]) -> list[tuple[str, str]]:
         if name in figures and not (name == "total_tokens" and "input_tokens" in figures)
     ]
     if figures.get("cached_tokens"):
-        lines.append(("Of these from a cache", f"{figures['cached_tokens']:,}"))
+        lines.append(("Tokens read from a cache", f"{figures['cached_tokens']:,}"))
     if figures.get("context_size"):
         used, size = figures.get("context_used", 0), figures["context_size"]
         lines.append(("Context in use", f"{used / size:.0%} of {size:,} tokens"))
