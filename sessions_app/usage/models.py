@@ -110,6 +110,9 @@ def record_turn_usage(session: TaskSession, turn: Turn, at: datetime) -> TurnFig
     figures = turn_figures(reported, _declared(name), _earlier(session, turn, before))
     row = _row(session, turn, at, figures, team_id=team_id, member_id=sender_id or session.owner_id, agent_type=name)
     row.launch_id, row.counters = session.launch_id, last_figures(reported, before.counters if before else {})
+    if before is not None:
+        # Two turns of one batch end at the same time, and the clock may be set back: the newest row stays the last one.
+        row.ended_at = max(at, before.ended_at + timedelta.resolution)
     _write([row])
     return figures
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 from zoneinfo import ZoneInfo
@@ -113,6 +113,16 @@ def test_cost_of_a_process_continues_in_it_and_is_unknown_where_the_next_one_may
     assert run_turn(session, journal, "m4", cost={"amount": 1.5, "currency": "USD"}).cost == 0.5
     change(session, launch_id="third")
     assert run_turn(session, journal, "m5", cost={"amount": 0.25, "currency": "USD"}).cost == 0.25
+
+
+def test_counter_is_divided_in_the_order_of_the_turns_also_if_the_clock_is_set_back() -> None:
+    session, journal = session_of("codex_cli"), Journal()
+    ahead = run_turn(session, journal, "m1", input_tokens=10, output_tokens=1)
+    TurnUsage.objects.filter(turn_id=ahead.turn_id).update(ended_at=timezone.now() + timedelta(hours=1))
+    rows = [run_turn(session, journal, f"m{at}", input_tokens=10 * at, output_tokens=at) for at in (3, 6)]
+    assert [row.tokens for row in rows] == [22, 33]
+    for row in rows:
+        assert row.day == local_day(Turn.objects.get(id=row.turn_id).ended_at)  # type: ignore[arg-type]
 
 
 def test_first_counter_after_turns_of_an_earlier_release_is_unknown() -> None:
