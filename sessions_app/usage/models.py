@@ -275,7 +275,8 @@ def budget_of_next_prompt(session: TaskSession, *, locks: bool = False) -> Hold 
             spent = _spent(TurnUsage.objects.filter(session_id=session.id))
         else:
             today = TurnUsage.objects.filter(team_id=budget.team_id, day=local_day(timezone.now()))
-            spent = replace(_spent(today), running=_running_turns(budget.team_id, session))
+            running = _running_turns(budget.team_id, session)  # before the sum: one that ends meanwhile counts twice
+            spent = replace(_spent(today), running=running)
         hold = find_hold(budget.scope, budget.limits, spent)
         if hold is not None:
             return hold
@@ -305,9 +306,10 @@ def _spent(rows: models.QuerySet[TurnUsage]) -> Spent:
 def _running_turns(team_id: int | None, session: TaskSession) -> int:
     """Return how many turns of other sessions of a team run, or are about to begin."""
     of_team = {"session__task__team_id": team_id}
-    turns = Turn.objects.filter(**of_team, state__in=OPEN_RUN_STATES, has_process=True).exclude(session=session)
     sent = Prompt.objects.filter(**of_team, state=PromptState.SENDING).exclude(session=session)
-    return turns.count() + sent.count()
+    about_to_begin = sent.count()  # first, so that one that begins meanwhile is counted
+    turns = Turn.objects.filter(**of_team, state__in=OPEN_RUN_STATES, has_process=True).exclude(session=session)
+    return about_to_begin + turns.count()
 
 
 def is_held_by_budget(transaction: SessionTransaction) -> bool:

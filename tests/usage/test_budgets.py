@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from django.contrib.auth.models import Group, User
+from django.db import connection
 from django.utils import timezone
 
 from sessions_app.accounts.models import TeamRole
@@ -31,7 +32,9 @@ from sessions_app.usage.rules.budgets import (
     limits_text,
 )
 from sessions_app.workflows.driver.prompt_progress import WAITS_FOR_USER, follow_prompt
+from tests.supervisor.journals import ingest
 from tests.supervisor.rows import MINE, change, fresh, last_payload, make_user, names, prompt_states, running_session
+from tests.turns.test_agent_turns import after_a_turn, own_turn
 from tests.usage.ledger import used
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -146,6 +149,19 @@ def test_used_up_budget_holds_the_prompt_with_a_reason_on_status_and_inbox() -> 
     assert open_kinds(session) == {"budget"}
 
 
+def test_item_about_a_budget_stays_while_the_agent_works_on_its_own() -> None:
+    session, journal = after_a_turn()
+    queue_prompt(session.id, "p2", "do it", make_user())
+    budgets.set_session_budget(session.id, Limits(tokens=0), make_user())
+    assert claimed(session) is None
+    ingest(session, [journal.tool("own", title="step")])
+    assert own_turn(session).state == "running"
+    assert "budget" in open_kinds(session)
+    request_stop(session.id, make_user())
+    assert budgets.update_holds() == 1
+    assert open_kinds(session) == set()
+
+
 def test_raised_budget_lets_the_prompt_go_once() -> None:
     session = waiting_session(tokens=100)
     used(session.task, session_id=session.id, tokens=150)
@@ -238,6 +254,29 @@ def test_running_turns_count_until_they_end() -> None:
     assert claimed(session) is None
     Turn.objects.update(state="completed")
     assert claimed(session) == "p1"
+
+
+def test_turn_that_ends_while_a_budget_is_checked_is_counted() -> None:
+    session = waiting_session()
+    other = running_session(task=session.task)
+    Turn.objects.create(session=other, message_id="m", started_at=timezone.now())
+    team_budget(session, tokens=100)
+    used(session.task, tokens=50)
+    begun = []
+
+    def end_the_turn(execute: Any, sql: str, *rest: Any) -> Any:
+        """Let the turn end after the first of the two tables was read."""
+        found = execute(sql, *rest)
+        reads_turns, reads_sums = "COUNT(*)" in sql and '"session_runs"' in sql, 'SUM("turn_usage"' in sql
+        if not begun and (reads_turns or reads_sums):
+            begun.append(sql)
+            Turn.objects.filter(session=other).update(state="completed")
+            used(session.task, tokens=50)
+        return found
+
+    with connection.execute_wrapper(end_the_turn):
+        assert claimed(session) is None
+    assert begun
 
 
 def test_withdrawn_prompt_and_stopped_session_end_the_hold() -> None:

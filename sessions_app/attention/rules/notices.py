@@ -97,7 +97,6 @@ AT_REST_KINDS: Final = frozenset(
         AttentionKind.STALLED,
         AttentionKind.OWNER_LEFT,
         AttentionKind.SUSPENDED,
-        AttentionKind.BUDGET,
     }
 )
 """Kinds that no longer apply once the agent works, or the session should no longer run."""
