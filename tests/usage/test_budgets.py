@@ -262,7 +262,7 @@ def test_turn_that_ends_while_a_budget_is_checked_is_counted() -> None:
     Turn.objects.create(session=other, message_id="m", started_at=timezone.now())
     team_budget(session, tokens=100)
     used(session.task, tokens=50)
-    begun = []
+    begun: list[str] = []
 
     def end_the_turn(execute: Any, sql: str, *rest: Any) -> Any:
         """Let the turn end after the first of the two tables was read."""
