@@ -36,7 +36,7 @@ from sessions_app.models import (
     session_transaction,
 )
 from sessions_app.prompts import services as prompts
-from sessions_app.prompts.models import QUEUE_ORDER
+from sessions_app.prompts.models import QUEUE_ORDER, SENT_FIRST
 from sessions_app.prompts.services import content_blocks
 from sessions_app.recovery import continuity, prepared_histories
 from sessions_app.recovery.rules.history import prepend_history
@@ -224,12 +224,7 @@ def _next_prompt(transaction: SessionTransaction, epoch: str) -> Prompt | None:
         first = [queued.filter(message_id=transaction.open_run.message_id)]
     else:
         first = []
-    first += [
-        queued.filter(kind=PromptKind.CHECK),
-        queued.filter(kind=PromptKind.RETRY),
-        queued.filter(kind=PromptKind.CONTINUE),
-        queued,
-    ]
+    first += [*(queued.filter(kind=kind) for kind in SENT_FIRST), queued]
     found = next((one for rows in first if (one := rows.order_by(*QUEUE_ORDER).first()) is not None), None)
     if found is not None and found.is_due:
         return found

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from typing import Final
 
 from django.conf import settings
 from django.db import models
@@ -42,6 +43,8 @@ class Attachment(TeamModel):
 
 QUEUE_ORDER = (Coalesce("place", "id"), "id")
 """The order of queued prompts: as they were created, except for those that a user has moved."""
+SENT_FIRST: Final = (PromptKind.CHECK, PromptKind.RETRY, PromptKind.CONTINUE)
+"""Kinds of Kandev's own prompts that are sent before all others, in this order."""
 LIMIT_PREFIX = "limit:"
 """Begins the message id of a prompt that goes on after a usage limit; the id of the suspension follows."""
 

@@ -36,6 +36,7 @@ from sessions_app.pages.labels import (
     receipt_label_in_history,
 )
 from sessions_app.permissions.views.request_cards import count_hidden, request_cards, without_keys
+from sessions_app.prompts.models import SENT_FIRST
 from sessions_app.prompts.services import refuse_prompts
 from sessions_app.recovery.rules.resumability import Assessment, Mode, Policy, Strategy, assess_mode
 from sessions_app.recovery.rules.resume_cost import usage_sentence
@@ -350,9 +351,9 @@ class SessionPage:
 
     @property
     def queue(self) -> list[dict[str, Any]]:
-        """The prompts that wait to be sent, in the order of the queue; Kandev's own ones are sent first."""
+        """The prompts that wait to be sent, in the order in which they will be."""
         waiting = [prompt for prompt in self._prompts if prompt.state in _WAITING]
-        waiting.sort(key=lambda prompt: prompt.queue_place)
+        waiting.sort(key=self._sending_order)
         movable = [prompt for prompt in waiting if _is_changeable(prompt)]
         rows = []
         for prompt in waiting:
@@ -363,6 +364,25 @@ class SessionPage:
                 row["can_send_now"] = self.status.can_steer and not prompt.steered_into
             rows.append(row)
         return rows
+
+    def _sending_order(self, prompt: Prompt) -> tuple[int, int]:
+        """Return a key by which prompts are sorted as the supervisor sends them (``delivery._next_prompt``)."""
+        if prompt.state == PromptState.SENDING:
+            before = 0
+        elif prompt.steered_into:
+            before = 1  # the running turn gets it
+        elif prompt.kind == PromptKind.WAIT and prompt.message_id == self._open_run_key:
+            before = 2
+        elif prompt.kind in SENT_FIRST:
+            before = 3 + SENT_FIRST.index(PromptKind(prompt.kind))
+        else:
+            before = 3 + len(SENT_FIRST)
+        return before, prompt.queue_place
+
+    @cached_property
+    def _open_run_key(self) -> str | None:
+        """The message id of the open run, which is read only while the result of a wait is queued."""
+        return self._session.runs.filter(ended_at=None).values_list("message_id", flat=True).first()
 
     @property
     def unsettled(self) -> list[dict[str, Any]]:

@@ -7,7 +7,9 @@ from typing import Any
 
 from django.test import Client
 
-from sessions_app.models import TaskSession
+from sessions_app.models import Prompt, TaskSession, session_transaction
+from sessions_app.prompts import delivery
+from sessions_app.prompts import services as prompts
 from sessions_app.sessions.views import session_page
 from tests.pages.world import World, path_of
 
@@ -108,8 +110,27 @@ def test_queue_is_shown_in_its_order_with_buttons_to_move(world: World, ada: Cli
     assert html.index("do one</textarea>") < html.index("do two</textarea>")
 
 
+def test_queue_is_shown_in_the_order_of_sending(world: World, ada: Client) -> None:
+    session = queue(world, "one", "two")
+    session.prompts.create(message_id="wait:1", text="go with wait:1", kind="wait")
+    for kind in ("continue", "retry", "check"):
+        session.prompts.create(message_id=kind, text=f"go with {kind}", kind=kind)
+    session.prompts.create(message_id="three", text="do three", state="sending")
+    prompts.move_by(session.id, "two", -1)
+    html = ada.get(path_of(session)).content.decode()
+    shown = re.findall(r'<span class="as-written">(?:do|go with) ([\w:]+)</span>', html.partition('<section id="queue"')[2])
+    sent = []
+    for _ in range(7):
+        with session_transaction(session.id) as transaction:
+            row = delivery._next_prompt(transaction, "")
+            assert row is not None
+            sent.append(row.message_id)
+        Prompt.objects.filter(id=row.pk).update(state="done")
+    assert shown == sent == ["three", "check", "retry", "continue", "two", "one", "wait:1"]
+
+
 def test_prompts_of_kandev_can_only_be_withdrawn(world: World, ada: Client) -> None:
     session = queue(world, "one")
     session.prompts.create(message_id="continue:1", text="go on", kind="continue")
     html = ada.get(path_of(session)).content.decode()
-    assert buttons(html) == ["Move up", "Move down", "Withdraw", "Save", "Withdraw"]
+    assert buttons(html) == ["Withdraw", "Move up", "Move down", "Withdraw", "Save"]
