@@ -219,6 +219,7 @@ def _prompt(row: Prompt) -> dict[str, Any]:
     values = _field_values(row, PROMPT_FIELDS)
     values["by"] = _username(row.by)
     values["version"], values["place"] = row.text_version, row.queue_place
+    values["edited_by"], values["first_digest"] = row.edited_by, row.first_digest
     values["resent_as"] = row.resent_as.message_id if row.resent_as else None
     values["continued_by"] = row.continued_by.message_id if row.continued_by else None
     return values

@@ -51,7 +51,7 @@ class PromptSerializer(StrictModelSerializer):
     place = serializers.IntegerField(
         source="queue_place",
         read_only=True,
-        help_text="Of two queued prompts, the one with the smaller number is first.",
+        help_text="Of two queued prompts of users, the one with the smaller number is first.",
     )
     attachments = AttachmentSerializer(many=True, read_only=True)
     resent_as = serializers.CharField(source="resent_as.message_id", read_only=True, default=None, allow_null=True)
@@ -63,7 +63,7 @@ class PromptSerializer(StrictModelSerializer):
         model = Prompt
         fields = (
             *("message_id", "kind", "state", "text", "version", "place", "steered_into", "attachments", "by"),
-            *("resent_as", "continued_by", "created_at", "updated_at"),
+            *("edited_by", "resent_as", "continued_by", "created_at", "updated_at"),
         )
         read_only_fields = fields
 
@@ -169,7 +169,7 @@ class PromptDetailView(SessionApiView):
         """
         changes, session = self.body(PromptChangeSerializer), self.session.id
         if "text" in changes:
-            row = prompts.edit_prompt(session, message_id, changes["text"], version=changes["version"])
+            row = prompts.edit_prompt(session, message_id, changes["text"], request.user, version=changes["version"])
         elif "position" in changes:
             row = prompts.move_to_position(session, message_id, changes["position"])
         elif "before" in changes:

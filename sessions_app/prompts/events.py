@@ -146,6 +146,10 @@ EDIT_EXCERPT: Final = 2000
 """Characters of the texts that the event of an edit contains."""
 
 
+USER_NAME_LIMIT: Final = 150
+"""Characters of a user name."""
+
+
 class PromptEdited(
     PromptEvent,
     name="session.prompt.edited",
@@ -158,6 +162,7 @@ class PromptEdited(
     old_text: str = Field(description=f"its first {EDIT_EXCERPT} characters")
     new_text: str = Field(description=f"its first {EDIT_EXCERPT} characters")
     length: int = Field(description="characters of the new text")
+    by: str = Field(description="who edited it")
 
     @classmethod
     def rebuild(cls, rows: SessionRebuild, line: LogEvent) -> None:
@@ -167,7 +172,7 @@ class PromptEdited(
         if prompt is None or not isinstance(version, int) or not 0 < version < LARGEST_VERSION:
             raise ValueError("no prompt")
         text = text_value(line.payload, "new_text")
-        prompt.version, prompt.text = version, ""
+        prompt.version, prompt.text, prompt.edited_by = version, "", text_value(line.payload, "by")[:USER_NAME_LIMIT]
         if line.payload.get("length") == len(text):
             prompt.text = text
 

@@ -83,6 +83,8 @@ class Prompt(TeamModel):
     """Counts the versions of the text: who edits it says which one they have seen."""
     first_digest = models.CharField(max_length=64, blank=True, default="", db_default="")
     """Of the text that its request sent, once that was edited: repeating the request still names this prompt."""
+    edited_by = models.CharField(max_length=150, blank=True, default="", db_default="")
+    """User name of whoever wrote its present text, once that was edited; ``by`` has queued it."""
     place = models.BigIntegerField(null=True, blank=True)
     """Where it is in the queue, once it was moved: the id of the prompt that was there before. None: its own id."""
     steered_into = models.CharField(max_length=128, blank=True, default="", db_default="")

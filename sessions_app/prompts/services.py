@@ -302,7 +302,7 @@ def _lock_queued(transaction: SessionTransaction, message_id: str) -> Prompt:
     return row
 
 
-def edit_prompt(session_id: uuid.UUID, message_id: str, text: str, *, version: int) -> Prompt:
+def edit_prompt(session_id: uuid.UUID, message_id: str, text: str, by: User, *, version: int) -> Prompt:
     """Replace the text of a queued prompt; ``version`` is the one that the editor has seen.
 
     Repeating the request changes nothing. Raises Invalid, NotFound, PromptNotQueued, PromptChanged, and Conflict for a
@@ -317,8 +317,8 @@ def edit_prompt(session_id: uuid.UUID, message_id: str, text: str, *, version: i
             raise PromptChanged(version=row.text_version, text=row.text)
         old_text = row.text
         row.first_digest = row.first_digest or digest_of(old_text)
-        row.text, row.text_version = text, version + 1
-        row.save(update_fields=["text", "text_version", "first_digest", "updated_at"])
+        row.text, row.text_version, row.edited_by = text, version + 1, by.get_username()
+        row.save(update_fields=["text", "text_version", "first_digest", "edited_by", "updated_at"])
         edited = PromptEdited(
             message_id=row.message_id,
             kind=row.kind,
@@ -327,6 +327,7 @@ def edit_prompt(session_id: uuid.UUID, message_id: str, text: str, *, version: i
             old_text=old_text[:EDIT_EXCERPT],
             new_text=text[:EDIT_EXCERPT],
             length=len(text),
+            by=row.edited_by,
         )
         transaction.record_event(edited)
     return row

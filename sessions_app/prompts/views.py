@@ -35,7 +35,7 @@ def edit_prompt(request: UserHttpRequest, task_id: uuid.UUID, session_id: uuid.U
     text = text.replace("\r\n", "\n")
     by_script = request.headers.get("Accept", "").startswith("application/json")
     try:
-        prompts.edit_prompt(row.id, message_id, text, version=_number(request.POST.get("version")))
+        prompts.edit_prompt(row.id, message_id, text, request.user, version=_number(request.POST.get("version")))
     except SessionsError as error:
         if by_script:
             answer = {"code": error.code, "message": error.message}

@@ -198,8 +198,17 @@ def _authors(messages: Sequence[Message], viewer: Any) -> dict[str, str]:
     if not prompts:
         return {}
     rows = prompts[0].session.prompts.filter(message_id__in={each.key for each in prompts})
-    written = rows.exclude(by=None).values_list("message_id", "by_id", "by__username")
-    return {key: "You" if author == viewer.pk else name for key, author, name in written}
+    written = rows.values_list("message_id", "by__username", "edited_by")
+    return {key: _author(name, editor, viewer) for key, name, editor in written}
+
+
+def _author(name: str | None, editor: str, viewer: Any) -> str:
+    """Return who has queued a prompt, and who has edited it if that is somebody else."""
+    own_name = viewer.get_username()
+    author = "You" if name == own_name else name or UNKNOWN_AUTHOR
+    if editor in ("", name):
+        return author
+    return f"{author}, edited by {'you' if editor == own_name else editor}"
 
 
 def _reload_contents(messages: Sequence[Message]) -> dict[uuid.UUID, _Content]:

@@ -29,7 +29,7 @@ def session() -> TaskSession:
     for message_id in ("one", "two"):
         prompts.queue_prompt(session.id, message_id, f"do {message_id}", make_user())
     prompts.move_by(session.id, "two", -1)
-    prompts.edit_prompt(session.id, "two", "do two well", version=1)
+    prompts.edit_prompt(session.id, "two", "do two well", make_user(), version=1)
     return session
 
 
@@ -53,6 +53,24 @@ def test_order_and_texts_are_restored(session: TaskSession, folder: Path) -> Non
     assert imported(session) == [("two", "do two well", 2), ("one", "do one", 1)]
 
 
+@pytest.mark.parametrize("values", [{}, {"text": "do two", "version": 1, "edited_by": ""}])
+def test_editor_is_restored(session: TaskSession, folder: Path, values: dict[str, Any]) -> None:
+    export(session, folder)
+    rewrite_snapshot(session, folder, **values)
+    delete_sessions()
+    assert run_import(folder) == 0
+    assert Prompt.objects.get(message_id="two").edited_by == "ada"
+
+
+def test_repeated_request_names_an_edited_prompt_after_an_import(session: TaskSession, folder: Path) -> None:
+    export(session, folder)
+    delete_sessions()
+    assert run_import(folder) == 0
+    Prompt.objects.update(state="done")
+    row, is_new = prompts.queue_prompt(session.id, "two", "do two", make_user())
+    assert (row.text, is_new) == ("do two well", False)
+
+
 def test_edit_that_only_the_log_has_is_restored_from_it(session: TaskSession, folder: Path) -> None:
     export(session, folder)
     rewrite_snapshot(session, folder, text="do two", version=1)
@@ -64,7 +82,7 @@ def test_edit_that_only_the_log_has_is_restored_from_it(session: TaskSession, fo
 def test_lost_part_of_an_edit_is_reported(
     session: TaskSession, folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    prompts.edit_prompt(session.id, "two", "x" * 5000, version=2)
+    prompts.edit_prompt(session.id, "two", "x" * 5000, make_user(), version=2)
     export(session, folder)
     rewrite_snapshot(session, folder, text="do two", version=1)
     delete_sessions()

@@ -21,7 +21,7 @@ Change = Callable[[TaskSession, str], Any]
 
 
 def edit(session: TaskSession, message_id: str) -> Prompt:
-    return prompts.edit_prompt(session.id, message_id, "do something else", version=1)
+    return prompts.edit_prompt(session.id, message_id, "do something else", make_user(), version=1)
 
 
 def move(session: TaskSession, message_id: str) -> Prompt:
@@ -40,16 +40,24 @@ def payload_of_last(session: TaskSession) -> dict[str, Any]:
 
 def test_edited_text_is_what_the_agent_gets() -> None:
     session = queue_prompts(running_session(execution=NO_LEASE), "p1")
-    row = prompts.edit_prompt(session.id, "p1", "do it well", version=1)
+    row = prompts.edit_prompt(session.id, "p1", "do it well", make_user(), version=1)
     assert (row.text, row.text_version, row.state) == ("do it well", 2, "queued")
     with recording_agentctl(session) as agentctl:
         assert send_prompts(session, agentctl) == ["p1"]
         assert agentctl.prompts[0]["text"] == "do it well"
 
 
+def test_edit_names_its_editor_beside_who_queued_the_prompt() -> None:
+    session = queue_prompts(running_session(execution=NO_LEASE), "p1")
+    Prompt.objects.update(by=make_user())
+    row = prompts.edit_prompt(session.id, "p1", "do it well", make_user("bob"), version=1)
+    assert (row.by, row.edited_by) == (make_user(), "bob")
+    assert payload_of_last(session)["by"] == "bob"
+
+
 def test_edit_is_recorded_with_both_texts() -> None:
     session = queue_prompts(running_session(execution=NO_LEASE), "p1")
-    prompts.edit_prompt(session.id, "p1", "x" * 5000, version=1)
+    prompts.edit_prompt(session.id, "p1", "x" * 5000, make_user(), version=1)
     assert names(session)[-1] == "session.prompt.edited"
     payload = payload_of_last(session)
     assert (payload["old_text"], payload["new_text"]) == ("do p1", "x" * 2000)
@@ -58,18 +66,18 @@ def test_edit_is_recorded_with_both_texts() -> None:
 
 def test_second_editor_does_not_overwrite_the_first() -> None:
     session = queue_prompts(running_session(execution=NO_LEASE), "p1")
-    prompts.edit_prompt(session.id, "p1", "the first editor's", version=1)
+    prompts.edit_prompt(session.id, "p1", "the first editor's", make_user(), version=1)
     with pytest.raises(PromptChanged) as refused:
-        prompts.edit_prompt(session.id, "p1", "the second editor's", version=1)
+        prompts.edit_prompt(session.id, "p1", "the second editor's", make_user(), version=1)
     assert refused.value.details == {"version": 2, "text": "the first editor's"}
-    prompts.edit_prompt(session.id, "p1", "the second editor's", version=2)
+    prompts.edit_prompt(session.id, "p1", "the second editor's", make_user(), version=2)
     assert Prompt.objects.get().text == "the second editor's"
 
 
 def test_repeated_edit_changes_nothing_more() -> None:
     session = queue_prompts(running_session(execution=NO_LEASE), "p1")
     for _ in range(2):
-        assert prompts.edit_prompt(session.id, "p1", "do it well", version=1).text_version == 2
+        assert prompts.edit_prompt(session.id, "p1", "do it well", make_user(), version=1).text_version == 2
     assert names(session).count("session.prompt.edited") == 1
 
 
@@ -77,7 +85,7 @@ def test_repeated_request_still_names_the_edited_prompt() -> None:
     session = running_session()
     row, _ = prompts.queue_prompt(session.id, "p1", "do it", make_user())
     for number, text in enumerate(("do it well", "do it now"), start=1):
-        prompts.edit_prompt(session.id, "p1", text, version=number)
+        prompts.edit_prompt(session.id, "p1", text, make_user(), version=number)
     assert prompts.queue_prompt(session.id, "p1", "do it", make_user()) == (row, False)
     with pytest.raises(Conflict):
         prompts.queue_prompt(session.id, "p1", "do it now", make_user())
@@ -120,7 +128,7 @@ def test_unknown_prompt_is_not_found(change: Change) -> None:
 def test_text_that_cannot_be_sent_is_not_saved(text: str) -> None:
     session = queue_prompts(running_session(execution=NO_LEASE), "p1")
     with pytest.raises(Invalid):
-        prompts.edit_prompt(session.id, "p1", text, version=1)
+        prompts.edit_prompt(session.id, "p1", text, make_user(), version=1)
 
 
 MOVES: Final[tuple[tuple[Callable[[TaskSession], Any], list[str]], ...]] = (

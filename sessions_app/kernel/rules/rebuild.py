@@ -63,6 +63,8 @@ class PromptRow:
     text: str = ""
     version: int = 1
     """Counts the versions of the text."""
+    edited_by: str = ""
+    """User name of whoever wrote the present version, if it was edited."""
 
 
 @dataclass(slots=True)

@@ -13,7 +13,7 @@ from sessions_app.models import Attachment, Prompt, TaskSession
 from sessions_app.portable.rows.batches import insert_rows
 from sessions_app.portable.rows.parents import find_user
 from sessions_app.portable.snapshot_values import SnapshotValues
-from sessions_app.prompts.events import LARGEST_VERSION
+from sessions_app.prompts.events import LARGEST_VERSION, USER_NAME_LIMIT
 from sessions_app.prompts.rules.attachments import MAX_FILES, AttachedFile, clean_name, media_type_of
 
 _NEEDS_NO_TEXT = (PromptState.DONE, PromptState.DISMISSED, PromptState.WITHDRAWN)
@@ -67,6 +67,8 @@ def _update_row(rows: SessionRebuild, message_id: str, values: SnapshotValues, *
     if version < row.version and row.text:
         return ""  # the log has an edit that is newer than the snapshot, with all of its text
     is_outdated = version < row.version and row.state not in _NEEDS_NO_TEXT
+    if version >= row.version:
+        row.edited_by = values.text("edited_by", USER_NAME_LIMIT)
     row.text, row.version = text or row.text, max(version, row.version)
     if is_outdated:
         return f"prompt {message_id[:40]!r} has an earlier text: the record lacks its last edit"
@@ -83,6 +85,8 @@ def _prompt(session: TaskSession, row: PromptRow, values: SnapshotValues) -> Pro
         kind=kind,
         state=row.state,
         text_version=row.version,
+        edited_by=row.edited_by,
+        first_digest=values.text("first_digest", 64),
         by=find_user(values.text("by")),
     )
 

@@ -69,7 +69,7 @@ def test_edit_of_somebody_else_is_replaced_only_once_it_was_shown(visit: Any, wo
     page = visit().open(path_of(session))
     editor = open_editor(page)
     editor.fill("mine")
-    prompts.edit_prompt(session.id, "one", "theirs", version=1)
+    prompts.edit_prompt(session.id, "one", "theirs", world.ada, version=1)
     save = page.locator("#queue").get_by_role("button", name="Save")
     save.click()
     expect(page.locator("#refused")).to_contain_text("Someone else has changed this prompt")

@@ -118,7 +118,9 @@ def test_queue_is_shown_in_the_order_of_sending(world: World, ada: Client) -> No
     session.prompts.create(message_id="three", text="do three", state="sending")
     prompts.move_by(session.id, "two", -1)
     html = ada.get(path_of(session)).content.decode()
-    shown = re.findall(r'<span class="as-written">(?:do|go with) ([\w:]+)</span>', html.partition('<section id="queue"')[2])
+    shown = re.findall(
+        r'<span class="as-written">(?:do|go with) ([\w:]+)</span>', html.partition('<section id="queue"')[2]
+    )
     sent = []
     for _ in range(7):
         with session_transaction(session.id) as transaction:

@@ -154,6 +154,25 @@ def test_prompt_names_its_author_and_only_ones_own_says_you(world: World, ada: C
     assert "<span>User</span>" in ada.get(page).text
 
 
+@pytest.mark.parametrize(
+    ("editor", "for_ada", "for_carol"),
+    [
+        ("carol", "You, edited by carol", "ada, edited by you"),
+        ("ada", "You", "ada"),
+        ("<b>", "You, edited by &lt;b&gt;", ""),
+    ],
+)
+def test_prompt_names_who_edited_it(world: World, ada: Client, editor: str, for_ada: str, for_carol: str) -> None:
+    session = world.running_session()
+    session.prompts.update(edited_by=editor)
+    carol = User.objects.create_user("carol")
+    carol.groups.add(world.team)
+    client = Client()
+    client.force_login(carol)
+    assert f"<span>{for_ada}</span>" in ada.get(path_of(session)).text
+    assert f"<span>{for_carol}" in client.get(path_of(session)).text
+
+
 def test_authors_need_one_query(world: World) -> None:
     session, counts = world.running_session(), list[int]()
     shown(session)  # loads the session's owner
