@@ -39,6 +39,7 @@ from sessions_app.kernel.services.errors import (
     PromptChanged,
     PromptInDoubt,
     PromptNotQueued,
+    QueueFull,
     TerminalState,
 )
 from sessions_app.kernel.transactions import create_intent
@@ -78,6 +79,8 @@ from sessions_app.waits.models import NEW_MESSAGE, end_external_wait, revoke_wai
 from sessions_app.workspace.services import workspace_notes
 
 GIVEN_UP_MESSAGE = "This session was given up. Choose “Try again” first, then send your prompt."
+MAX_QUEUED: Final = 200
+"""Prompts that may wait in a session's queue when another one is queued: its page shows all, and a move locks all."""
 TEXT_LIMIT = 1024 * 1024
 """Maximum number of characters of a prompt."""
 UNSTORABLE_CHARACTERS = re.compile("[\0\ud800-\udfff]")
@@ -118,7 +121,7 @@ def queue_prompt(
     Repeating a ``message_id`` returns the first row. ``ends_permission``: whether the prompt may end the turn of an
     agent that waits for a permission. ``files``: checked by ``check_files``. Raises Invalid,
     TerminalState, NotResumable, NoAgent, MissingResumeToken, WorktreeMissing, PromptInDoubt, PermissionPending,
-    AttachmentUnsupported.
+    AttachmentUnsupported, QueueFull.
     """
     _validate_prompt(message_id, text)
     with session_transaction(session_id) as transaction:
@@ -127,6 +130,8 @@ def queue_prompt(
         if earlier is not None:
             return _same_prompt(earlier, text, files), False
         refuse_ended(transaction.session)
+        if transaction.session.prompts.filter(state=PromptState.QUEUED).count() >= MAX_QUEUED:
+            raise QueueFull(limit=MAX_QUEUED)
         turn = steerable_turn(transaction) if now else None
         if turn is None:
             prepare_for_prompt(transaction, by, ends_permission=ends_permission)
@@ -425,19 +430,19 @@ def _move(transaction: SessionTransaction, row: Prompt, index: int) -> None:
     if after == before:
         return
     places = [each.queue_place for each in before]
+    moved = [each for each, place in zip(after, places, strict=True) if each.queue_place != place]
     for each, place in zip(after, places, strict=True):
-        if each.queue_place != place:
-            each.place = place
-            each.save(update_fields=["place", "updated_at"])
+        each.place, each.updated_at = place, transaction.at
+    Prompt.objects.bulk_update(moved, ["place", "updated_at"])
     row.place = places[after.index(row)]
-    moved = PromptMoved(
+    event = PromptMoved(
         message_id=row.message_id,
         kind=row.kind,
         state=row.state,
         old_position=before.index(row) + 1,
         new_position=after.index(row) + 1,
     )
-    transaction.record_event(moved)
+    transaction.record_event(event)
 
 
 def continue_interrupted(session_id: uuid.UUID, message_id: str, by: User) -> Prompt:

@@ -6,8 +6,10 @@ from collections.abc import Callable
 from typing import Any, Final
 
 import pytest
+from django.db import connection
+from django.test.utils import CaptureQueriesContext
 
-from sessions_app.kernel.services.errors import Conflict, Invalid, NotFound, PromptChanged, PromptNotQueued
+from sessions_app.kernel.services.errors import Conflict, Invalid, NotFound, PromptChanged, PromptNotQueued, QueueFull
 from sessions_app.models import Prompt, TaskSession
 from sessions_app.prompts import services as prompts
 from sessions_app.prompts.models import QUEUE_ORDER
@@ -158,6 +160,29 @@ def test_prompts_are_sent_in_the_order_that_users_gave_them() -> None:
     prompts.move_by(session.id, "b", -1)
     with recording_agentctl(session) as agentctl:
         assert send_prompts(session, agentctl) == ["b"]
+
+
+def test_move_needs_as_many_statements_in_a_longer_queue() -> None:
+    session, counts = running_session(execution=NO_LEASE), list[int]()
+    for number in range(2):
+        queue_prompts(session, *(f"{number}-{each}" for each in range(10)))
+        with CaptureQueriesContext(connection) as queries:
+            prompts.move_to_position(session.id, f"{number}-9", 1)
+        counts.append(len(queries))
+    assert counts[0] == counts[1]
+    assert queue_of(session)[:3] == ["1-9", "0-9", "0-0"]
+
+
+def test_full_queue_takes_no_more_until_one_is_sent(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(prompts, "MAX_QUEUED", 2)
+    session = queue_prompts(running_session(), "a", state="delivered")
+    queue_prompts(session, "b", "c")
+    with pytest.raises(QueueFull) as refused:
+        prompts.queue_prompt(session.id, "d", "do d", make_user())
+    assert (refused.value.code, refused.value.details) == ("queue_full", {"limit": 2})
+    assert prompts.queue_prompt(session.id, "c", "do c", make_user())[1] is False
+    prompts.withdraw_prompt(session.id, "b")
+    assert prompts.queue_prompt(session.id, "d", "do d", make_user())[1] is True
 
 
 def test_later_prompt_is_behind_those_that_were_moved() -> None:

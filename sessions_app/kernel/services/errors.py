@@ -119,6 +119,10 @@ class PromptNotQueued(SessionsError, code="prompt_not_queued"):
     """This prompt no longer waits in the queue, so it was not changed."""
 
 
+class QueueFull(SessionsError, code="queue_full"):
+    """Too many prompts wait in the queue of this session. Wait until some are sent, or withdraw some."""
+
+
 class PromptChanged(SessionsError, code="prompt_changed"):
     """Someone else has changed this prompt meanwhile, so your change was not saved."""
 

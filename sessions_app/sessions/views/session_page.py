@@ -73,6 +73,8 @@ MAX_WAITS_SHOWN: Final = 20
 """Open waits that the page lists; an agent decides how many there are."""
 EDITED_HERE: Final = 20_000
 """Characters of the longest queued prompt that is edited in the page itself; a longer one has a page of its own."""
+MAX_EDITED_HERE: Final = 20
+"""Queued prompts that are edited in the page itself; those after them have pages of their own."""
 SESSION_PARTS: Final[Mapping[str, str]] = {
     "strip": "sessions/strip.html",
     "banner": "sessions/banner.html",
@@ -360,7 +362,7 @@ class SessionPage:
             row = self._prompt_row(prompt) | {"is_changeable": prompt in movable}
             if prompt in movable:
                 row |= {"is_first": prompt == movable[0], "is_last": prompt == movable[-1]}
-                row["is_edited_here"] = len(prompt.text) <= EDITED_HERE
+                row["is_edited_here"] = len(prompt.text) <= EDITED_HERE and len(rows) < MAX_EDITED_HERE
                 row["can_send_now"] = self.status.can_steer and not prompt.steered_into
             rows.append(row)
         return rows

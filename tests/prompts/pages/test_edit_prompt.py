@@ -57,6 +57,13 @@ def test_long_prompt_is_edited_on_a_page_of_its_own(world: World, ada: Client) -
     assert "x" * (session_page.EDITED_HERE + 1) in ada.get(found[1]).content.decode()
 
 
+def test_only_the_first_prompts_of_a_long_queue_are_edited_in_the_page(world: World, ada: Client) -> None:
+    session = queue(world, *(f"m{number}" for number in range(session_page.MAX_EDITED_HERE + 2)))
+    html = ada.get(path_of(session)).content.decode()
+    assert html.count('class="queued-edit"') == session_page.MAX_EDITED_HERE
+    assert html.count("/edit-prompt/?message_id=") == 2
+
+
 def test_page_of_a_prompt_that_was_sent_leads_back(world: World, ada: Client) -> None:
     session = queue(world, "m/1", state="delivered")
     answer = ada.get(f"{path_of(session)}edit-prompt/?message_id=m/1", follow=True)
