@@ -1,6 +1,10 @@
-// The frame of every page: theme switch, menus, dialogs, and buttons to copy secrets.
+// The frame of every page: theme switch, menus, dialogs, buttons to copy secrets, and times in the reader's time zone.
+
+import { showLocalTimes } from "./times.js";
 
 const root = document.documentElement;
+
+showLocalTimes(document);
 
 function chooseTheme(button) {
   const form = button.form;

@@ -1,4 +1,4 @@
-// Keep the lists of board, task, executors and sweeps up to date, and show times in the reader's time zone.
+// Keep the lists of board, task, executors and sweeps up to date.
 
 import { keepLive, listen, partsOf } from "./live.js";
 import { showLocalTimes } from "./times.js";
@@ -26,7 +26,6 @@ function follow(place) {
 }
 
 document.querySelectorAll("main [data-live]").forEach(follow);
-showLocalTimes(document);
 
 // A link to a form, or to something in a folded list, opens it.
 function openTarget() {

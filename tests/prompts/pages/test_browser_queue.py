@@ -119,3 +119,16 @@ def test_queue_fits_on_a_phone(visit: Any, world: World) -> None:
     outside = """[...document.querySelectorAll("#queue .buttons button")].map(each => each.getBoundingClientRect())
         .filter(box => box.left < 0 || box.right > 360).length"""
     assert page.evaluate(outside) == 0
+
+
+@pytest.mark.parametrize(("width", "panel"), [(360, ""), (1000, "Changes"), (1280, "Changes"), (1280, "")])
+def test_buttons_of_the_queue_leave_room_for_the_text(visit: Any, world: World, width: int, panel: str) -> None:
+    session = with_queue(world, "one", "two")
+    page = visit(viewport={"width": width, "height": 900}).open(path_of(session))
+    if panel:
+        page.get_by_role("tab", name=panel).click()
+        expect(page.get_by_role("tab", name=panel)).to_have_attribute("aria-selected", "true")
+    # In one step, because an update may replace the entries.
+    widths = """[...document.querySelectorAll("#queue li, #queue li .as-written")].map(each => each.offsetWidth)"""
+    entry, text, *_ = page.evaluate(widths)
+    assert text > entry / 2

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import json
+from datetime import timedelta
 from typing import Any
 
 import pytest
 from axe_playwright_python.sync_playwright import Axe
 from django.db import OperationalError
+from django.utils import timezone
 from playwright.sync_api import Browser, Page, expect
 
 from sessions_app.prompts import services as prompts
+from sessions_app.waits.rules.wait_keys import WaitKind
+from sessions_app.waits.services import open_wait
 from tests.api.world import client_of
 from tests.pages.browsers import NO_SOCKET
 from tests.pages.world import World, make_world, path_of, supervise
@@ -124,3 +128,14 @@ def test_busy_database_is_reported_and_the_prompt_text_kept(
     page.get_by_role("button", name="Send").click()
     expect(page.get_by_label("Your prompt")).to_have_value("")
     assert session.prompts.filter(text="Deploy it.").count() == 1
+
+
+def test_list_of_waits_shows_times_in_the_zone_of_the_reader(visit: Any, world: World) -> None:
+    session = world.resting_session(resume_token="t")
+    open_wait(session.id, "The release", timezone.now() + timedelta(hours=1), world.ada, WaitKind.EXTERNAL)
+    page = visit(timezone_id="America/New_York").open("/waits/")
+    for fact in ("Open for", "Deadline"):
+        time = page.locator(".facts > div", has_text=fact).locator("time")
+        expect(time).to_have_count(1)
+        expect(time).not_to_contain_text("UTC")
+    assert fits(page)
