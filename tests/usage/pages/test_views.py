@@ -61,6 +61,15 @@ def test_usage_of_other_teams_is_neither_summed_nor_named(ada: Client, bob: Clie
         assert "77 tokens" in ada.get(f"/usage/?{query}").text
 
 
+@pytest.mark.parametrize(("days", "next_step"), [(30, "Choose a longer period."), (365, "when they have ended")])
+def test_page_without_turns_offers_a_longer_period_only_where_there_is_one(
+    days: int, next_step: str, ada: Client, world: World
+) -> None:
+    page = ada.get(f"/usage/?days={days}").text
+    assert next_step in page
+    assert ("Choose a longer period." in page) is (days != 365)
+
+
 @pytest.mark.parametrize("query", ["days=8", "days=x", "days=-7", "team=x", "team=0", "task=x", f"team={'9' * 30}"])
 def test_unknown_periods_teams_and_tasks_are_not_found(query: str, ada: Client, world: World) -> None:
     assert ada.get(f"/usage/?{query}").status_code == 404
@@ -119,6 +128,8 @@ def test_page_fits_a_phone_in_both_themes_and_needs_no_script(
         task = world.task(f"Task {number} with a rather long title that has to be broken somewhere")
         used(task, days_ago=number % 25, tokens=number * 1000, member=world.ada, cost=0.1, currency="USD")
     ada = visit(viewport={"width": width, "height": 740}, color_scheme=scheme)
+    page = ada.open(f"/usage/?task={task.id}")
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
     page = ada.open("/usage/")
     assert page.evaluate("document.documentElement.scrollWidth") <= width
     found = Axe().run(page)
