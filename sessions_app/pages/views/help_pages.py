@@ -33,7 +33,7 @@ _TASK_MEANINGS: Final[Mapping[str, str]] = {
 _SESSION_MEANINGS: Final[Mapping[str, str]] = {
     SessionState.CREATED: "It was created, but not started.",
     SessionState.STARTING: "Its workspace or its agent is starting. Prompts you send now are queued.",
-    SessionState.RUNNING: "The agent is working on a prompt. Prompts you send now are queued.",
+    SessionState.RUNNING: "The agent is working on a prompt, or on its own. Prompts you send now are queued.",
     SessionState.WAITING_FOR_INPUT: "The turn has ended. Send the next prompt; it starts the agent if necessary.",
     SessionState.ERROR: "Something failed. The session page shows what, and what you can do.",
     SessionState.COMPLETED: "It was closed as completed. Its branch and conversation are kept.",
@@ -77,7 +77,7 @@ _NOUN_MEANINGS: Final[Mapping[str, str]] = {
         "Running agents are reconnected, others are resumed where possible."
     ),
     "Receipt": "How a start ended: what the agent still knows, and how we know that.",
-    "Turn": "The agent’s work on one prompt, from its delivery to the end.",
+    "Turn": "The agent’s work on one prompt, from its delivery to the end. An agent can also begin a turn on its own.",
     "Lease": "Which supervisor controls an agent, and until when, so that two never control the same one.",
 }
 KEYBOARD_SHORTCUTS: Final = (
