@@ -16,7 +16,14 @@ from sessions_app.kernel.services.errors import ChecksUnavailable
 from sessions_app.models import Turn
 from sessions_app.worker import schedules
 from sessions_app.workflows.models import Workflow, WorkflowRun
-from sessions_app.workflows.nodes.trigger import find_triggers
+from sessions_app.workflows.nodes.trigger import (
+    MAX_COUNTED_SLOTS,
+    Cron,
+    WorkflowTriggers,
+    find_due_slots,
+    find_triggers,
+    parse_cron,
+)
 from sessions_app.workflows.services import loading, runs
 from sessions_app.workflows.services import schedules as run_schedules
 from sessions_app.workflows.services.run_records import graph_of
@@ -323,3 +330,20 @@ def test_worker_checks_triggers_every_minute(world: World) -> None:
     start_due = locate(made.func)  # as the worker does
     assert callable(start_due)
     assert start_due() == 1
+
+
+def test_rare_slots_are_searched_once_beside_many_that_were_missed(monkeypatch: pytest.MonkeyPatch) -> None:
+    rare, dense, searched = parse_cron("0 0 30 2 *"), parse_cron("* * * * *"), []
+    search = Cron.next_after
+
+    def note_search(cron: Cron, moment: datetime) -> datetime | None:
+        searched.append(cron)
+        return search(cron, moment)
+
+    monkeypatch.setattr(Cron, "next_after", note_search)
+    first = datetime(2026, 1, 31, 12, tzinfo=UTC)
+
+    slots = find_due_slots(WorkflowTriggers((rare, dense, dense)), first, first + timedelta(days=2))
+
+    assert (slots.count, searched.count(rare)) == (MAX_COUNTED_SLOTS, 1)
+    assert slots.last == first + timedelta(minutes=MAX_COUNTED_SLOTS - 1)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from heapq import merge
+from itertools import groupby, islice, takewhile
 from typing import Final, Literal
 
 from pydantic import Field
@@ -63,6 +65,13 @@ class Cron:
             else:
                 return at
         return None
+
+    def slots_after(self, moment: datetime) -> Iterator[datetime]:
+        """Yield the due minutes after a moment, the first one first."""
+        at = self.next_after(moment)
+        while at is not None:
+            yield at
+            at = self.next_after(at)
 
     def _is_day(self, at: datetime) -> bool:
         day, weekday = at.day in self.days, at.isoweekday() % 7 in self.weekdays
@@ -160,6 +169,14 @@ class WorkflowTriggers:
         times = [cron.next_after(moment) for cron in self.crons]
         return min((at for at in times if at is not None), default=None)
 
+    def slots_after(self, moment: datetime) -> Iterator[datetime]:
+        """Yield when a cron trigger is due after a moment, each time once.
+
+        Each trigger is searched only as far as its own next slot: one that is due every few years takes long to search.
+        """
+        for slot, _ in groupby(merge(*(cron.slots_after(moment) for cron in self.crons))):
+            yield slot
+
     @classmethod
     def of(cls, crons: Sequence[Cron], idle_minutes: Sequence[int]) -> WorkflowTriggers:
         """Return the triggers with these expressions, and with the shortest of these times."""
@@ -214,11 +231,9 @@ class DueSlots:
 def find_due_slots(triggers: WorkflowTriggers, first: datetime, now: datetime) -> DueSlots:
     """Return the slots from ``first``, which is due, until now."""
     before_last, last, count = first, first, 1
-    while count < MAX_COUNTED_SLOTS:
-        following = triggers.next_after(last)
-        if following is None or following > now:
-            break
-        before_last, last, count = last, following, count + 1
+    due = takewhile(lambda slot: slot <= now, triggers.slots_after(first))
+    for slot in islice(due, MAX_COUNTED_SLOTS - 1):
+        before_last, last, count = last, slot, count + 1
     return DueSlots(first, last, before_last, count, now)
 
 
