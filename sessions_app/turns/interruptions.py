@@ -11,6 +11,7 @@ from typing import Any
 from django.conf import settings
 
 from sessions_app.attention.rules.quotations import shorten
+from sessions_app.background.rules.background_work import MAX_LISTED
 from sessions_app.background.services import process_commands, process_count
 from sessions_app.kernel.rules.states import (
     ENDED_STATES,
@@ -141,6 +142,8 @@ def _record_outside_work(
         processes, count = process_commands(session, is_running=True), process_count(session, is_running=True)
     else:
         processes, count = list(left_running), len(left_running)
+        if count >= MAX_LISTED:  # there may be more than agentctl lists; its last report counts them
+            count = max(count, process_count(session, is_running=True))
     if not was_working and not count:
         return
     facts = Interruption(

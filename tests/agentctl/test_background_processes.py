@@ -21,6 +21,7 @@ from executors_app.agentctl.process.background import (
     BackgroundProcesses,
     BackgroundReports,
     BackgroundWork,
+    orphan_commands,
 )
 from tests.waiting import eventually, eventually_async
 
@@ -303,3 +304,11 @@ def test_children_are_found_without_the_lists_of_the_kernel(monkeypatch: pytest.
         begin(guard, "331")
         eventually(lambda: "sleep 331" in commands_below(guard.pid))
         assert process_tree.descendants_of([guard.pid]).is_complete
+
+
+def test_secrets_of_the_environment_are_not_named_with_what_ends() -> None:
+    with started_guard(LEFT_IN_A_TURN) as left:
+        begin(left, "12345678")
+        eventually(lambda: "sleep 12345678" in orphan_commands(left.pid, None))
+
+        assert "sleep [redacted]" in orphan_commands(left.pid, None, ["12345678"])

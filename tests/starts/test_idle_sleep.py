@@ -348,6 +348,19 @@ def test_processes_end_with_a_notice_if_the_policy_lets_the_session_sleep(settin
     assert "- npm run dev" in note
 
 
+def test_processes_that_end_with_sleep_are_counted_beyond_those_that_are_listed(settings: Any) -> None:
+    settings.KANDEV_BACKGROUND_PROCESSES = "end"
+    session = idle_session()
+    listed = [{"command": f"sleep {number}", "since": "2026-01-31T12:00:00+00:00"} for number in range(20)]
+    known = {"launch_id": session.launch_id, "processes": listed, "count": 35}
+    TaskSession.objects.filter(id=session.id).update(metadata={**session.metadata, "background_processes": known})
+
+    assert put_to_sleep(session, background=[each["command"] for each in listed])
+
+    told = last_payload(fresh(session), OutsideWorkInterrupted.name)
+    assert (len(told["processes"]), told["process_count"]) == (20, 35)
+
+
 @pytest.mark.parametrize(("own", "deployment", "sleeps"), [("keep", "end", False), ("end", "keep", True)])
 def test_own_policy_for_processes_precedes_that_of_the_deployment(
     own: str, deployment: str, sleeps: bool, settings: Any

@@ -21,6 +21,7 @@ from executors_app.agentctl.drivers.prompt_content import image_files, prompt_te
 from executors_app.agentctl.process.agent_process import SpawnFailed
 from executors_app.agentctl.process.async_io import PipeStuck
 from executors_app.agentctl.process.background import orphan_commands
+from executors_app.wire.command_redaction import secret_values
 from executors_app.wire.protocol import Code, JournalKind
 
 _CANCEL_GRACE: Final = 2.0
@@ -196,7 +197,8 @@ class PerTurnDriver:
         """Name the background processes of a turn that are about to be ended: its agent could not end alone."""
         if process.guard_pid is None or process.pid is None or self._request is None:
             return  # after the agent's own end, the next prompt names what ended with it
-        if commands := orphan_commands(process.guard_pid, process.pid):
+        secrets = secret_values(self._request.env)
+        if commands := orphan_commands(process.guard_pid, process.pid, secrets):
             why = "did not end by itself"
             if self._cancelled:
                 why = "was cancelled"

@@ -206,10 +206,10 @@ class BackgroundReports:
             self._watch.cancel()
 
 
-def orphan_commands(guard_pid: int, agent_pid: int | None) -> list[str]:
+def orphan_commands(guard_pid: int, agent_pid: int | None, secrets: Iterable[str] = ()) -> list[str]:
     """Return the command lines of processes that the agent has started and that are no descendants of it any more."""
     found = descendants_of([guard_pid], agent_pid, below_it=False).processes
-    return [redact_command(process.command) for process in found[:MAX_LISTED]]
+    return [redact_command(process.command, secrets) for process in found[:MAX_LISTED]]
 
 
 def _read(agent_pid: int | None, guard_pids: Iterable[int]) -> Descendants:
