@@ -796,21 +796,23 @@ def mark_context_delivered(transaction: SessionTransaction, message_id: str) -> 
     """Forget the context that a delivered prompt carried, so that it is not told twice; return whether it did."""
     if transaction.session.metadata.get(CARRIER_KEY) != message_id:
         return False
+    notes = workspace_notes.forget_sent_notes(transaction)
     metadata = transaction.session.metadata
-    carried = {"message_id": message_id, **{name: metadata.get(name) or {} for name in _CONTEXT_KEYS}}
+    carried = {"message_id": message_id, **{name: metadata.get(name) or {} for name in _CONTEXT_KEYS}, "notes": notes}
     cleared = {CARRIER_KEY: "", **{name: {} for name in _CONTEXT_KEYS}, CARRIED_KEY: carried}
     transaction.set_fields(inject_history=False, metadata={**metadata, **cleared})
-    workspace_notes.forget_sent_notes(transaction)
     return True
 
 
 def restore_context(transaction: SessionTransaction, message_id: str) -> None:
-    """Let the next prompt tell what this one told of interrupted work and waits: the agent has refused it unread."""
+    """Let the next prompt tell what this one told of work, waits and files: the agent has refused it unread."""
     carried = transaction.session.metadata.get(CARRIED_KEY) or {}
     if carried.get("message_id") != message_id:
         return
     known = {name: carried.get(name) or {} for name in _CONTEXT_KEYS}
     transaction.set_fields(metadata={**transaction.session.metadata, **known, CARRIED_KEY: {}})
+    if notes := _texts(carried, "notes"):
+        workspace_notes.restore_notes(transaction, notes)
 
 
 def _texts(known: Mapping[str, Any], name: str) -> list[str]:

@@ -512,7 +512,8 @@ def test_refused_prompt_is_not_given_again_if_nobody_waits_for_it(kind: str, val
 def test_refused_prompt_gives_back_the_context_that_it_carried() -> None:
     session, journal = after_a_turn()
     interrupted = {"run_id": "r", "message_id": "p1", "tools": ["make all"], "outside": True}
-    change(session, metadata={**session.metadata, "interruption": interrupted, "told_with": "p2"})
+    told = {"interruption": interrupted, "workspace_notes": ["A file was lost."], "workspace_notes_sent": 1}
+    change(session, metadata={**session.metadata, **told, "told_with": "p2"})
     Prompt.objects.create(session=session, message_id="p2", text="next", state="sending")
     ingest(session, journal.turn_begins("p2"))
     assert context_before(fresh(session), Prompt(session=session, message_id="p3", text="x")) == ""
@@ -522,6 +523,7 @@ def test_refused_prompt_gives_back_the_context_that_it_carried() -> None:
 
     again = Prompt(session=session, message_id="p3", text="x")
     assert "- make all" in context_before(fresh(session), again)
+    assert "A file was lost." in context_before(fresh(session), again)
 
 
 @database
@@ -533,3 +535,17 @@ def test_refused_prompt_is_no_request_of_the_agents_conversation() -> None:
 @pytest.mark.parametrize(("refusals", "seconds"), [(0, 10), (1, 20), (4, 160), (5, 300), (19, 300)])
 def test_delay_before_a_refused_prompt_grows_to_five_minutes(refusals: int, seconds: int) -> None:
     assert refusal_delay(refusals) == seconds * SECOND
+
+
+@database
+def test_note_that_arrives_after_a_refused_prompt_is_told_after_those_that_it_carried() -> None:
+    session, journal = after_a_turn()
+    change(session, metadata={**session.metadata, "workspace_notes": ["first"], "workspace_notes_sent": 1})
+    change(session, metadata={**fresh(session).metadata, "told_with": "p2"})
+    Prompt.objects.create(session=session, message_id="p2", text="next", state="sending")
+    ingest(session, journal.turn_begins("p2"))
+    change(session, metadata={**fresh(session).metadata, "workspace_notes": ["second", "first"]})
+
+    ingest(session, [journal.line(JournalKind.TURN_FAILED, message_id="p2", code="agent_busy", message="busy")])
+
+    assert fresh(session).metadata["workspace_notes"] == ["first", "second"]

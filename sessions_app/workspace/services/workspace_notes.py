@@ -168,12 +168,19 @@ def mark_notes_sent(transaction: SessionTransaction) -> None:
     _set(transaction, SENT_NOTES_KEY, len(_notes(transaction.session)))
 
 
-def forget_sent_notes(transaction: SessionTransaction) -> None:
-    """Forget the notes that the agent has received."""
-    sent = _count(transaction.session.metadata.get(SENT_NOTES_KEY), 0)
+def forget_sent_notes(transaction: SessionTransaction) -> list[str]:
+    """Forget the notes that the agent has received, and return them."""
+    sent, notes = _count(transaction.session.metadata.get(SENT_NOTES_KEY), 0), _notes(transaction.session)
     if sent:
-        _set(transaction, NOTES_KEY, _notes(transaction.session)[sent:])
+        _set(transaction, NOTES_KEY, notes[sent:])
         _set(transaction, SENT_NOTES_KEY, 0)
+    return notes[:sent]
+
+
+def restore_notes(transaction: SessionTransaction, notes: list[str]) -> None:
+    """Let the next prompt carry these notes again, before those that have been added since."""
+    later = [note for note in _notes(transaction.session) if note not in notes]
+    _set(transaction, NOTES_KEY, [*notes, *later])
 
 
 def _notes(session: TaskSession) -> list[str]:
