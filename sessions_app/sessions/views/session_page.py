@@ -357,7 +357,7 @@ class SessionPage:
         waiting = [prompt for prompt in self._prompts if prompt.state in _WAITING]
         waiting.sort(key=self._sending_order)
         movable = [prompt for prompt in waiting if _is_changeable(prompt)]
-        rows = []
+        rows: list[dict[str, Any]] = []
         for prompt in waiting:
             row = self._prompt_row(prompt) | {"is_changeable": prompt in movable}
             if prompt in movable:
