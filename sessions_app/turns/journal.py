@@ -70,7 +70,8 @@ def fail_turn(update: JournalUpdate, line: JournalLine) -> None:
     if is_refused:
         continuity.give_back_context(update.transaction, str(line.get("message_id")))
     _end_turn(update, _with_limit_code(line), "fail")
-    if is_refused and update.transaction.session.launch_id:
+    session = update.transaction.session
+    if is_refused and session.launch_id and SESSION.allows(session.state, "turn_started"):
         agent_turns.begin(update)
 
 

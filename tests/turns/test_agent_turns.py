@@ -527,6 +527,18 @@ def test_refused_prompt_gives_back_the_context_that_it_carried() -> None:
 
 
 @database
+def test_session_that_has_ended_meanwhile_gets_no_turn_by_a_refusal() -> None:
+    session, journal = after_a_turn()
+    Prompt.objects.create(session=session, message_id="p2", text="next", state="sending")
+    ingest(session, journal.turn_begins("p2"))
+    change(session, state=SessionState.COMPLETED)
+
+    ingest(session, [journal.line(JournalKind.TURN_FAILED, message_id="p2", code="agent_busy", message="busy")])
+
+    assert not session.runs.filter(state__in=[RunState.RUNNING, RunState.WAITING]).exists()
+
+
+@database
 def test_refused_prompt_is_no_request_of_the_agents_conversation() -> None:
     session, _ = refused_prompt()
     assert continuity.count_requests(session) == 1
