@@ -238,7 +238,9 @@ def test_prompt_with_an_unknown_field_is_refused(world: World, api: APIClient) -
     request = {"message_id": "1", "text": "Look at this", "images": ["a.png"]}
     answer = api.post(world.url("prompt/"), request, format="json")
     assert refused(answer) == ["images"]
-    assert answer.json()["details"]["images"] == ["Unknown field. Known fields: message_id, text, attachments."]
+    assert answer.json()["details"]["images"] == [
+        "Unknown field. Known fields: message_id, text, attachments, deliver."
+    ]
     assert not Prompt.objects.exists()
 
 

@@ -41,6 +41,7 @@ OPERATORS_WRITE = {
 """Requires the right to operate where agents are not isolated, as here."""
 MANAGERS_WRITE = {("teams/<int:team_id>/policy/", "patch"), ("teams/<int:team_id>/mcp-servers/", "put")}
 MANAGERS_WRITE |= {("repositories/<uuid:repository_id>/mcp-servers/", "put")}
+MANAGERS_WRITE |= {("teams/<int:team_id>/budget/", "put")}
 STRANGERS_GET = {
     ("agent-types/<slug:name>/login/", "get"): 400,
     ("agent-types/<slug:name>/login/", "post"): 400,
