@@ -49,7 +49,7 @@ def _load_requests(session: TaskSession) -> list[PermissionRequest]:
         of_run = Q(run=run, kind=RequestKind.PERMISSION, size__lte=2 * REVIEW_LIMIT)
         without_answer = Q(state=PermissionState.EXPIRED) | Q(state=PermissionState.CANCELLED, missed_deadline=True)
         shown |= of_run & without_answer
-    keys = WaitKey.objects.filter(session=session, wait_kind=WaitKind.PERMISSION, wait_id=OuterRef("id"))
+    keys = session.wait_keys.filter(wait_kind=WaitKind.PERMISSION, wait_id=OuterRef("id"))
     answerable_first = Case(When(is_open & Q(is_answerable=True), then=0), When(is_open, then=1), default=2)
     requests = session.permissions.annotate(
         is_answerable=Exists(keys.unsettled()),
