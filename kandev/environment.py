@@ -227,7 +227,7 @@ class Environment:
     """What happens after scheduled runs of a workflow were missed: one run makes up for all (once), or none (skip)."""
     stall_notice: float = _entry(_seconds, "300")
     """Time without output after which a turn is shown as silent; nothing is stopped. 0: never."""
-    agent_turn_quiet: float = _entry(_seconds, "10")
+    agent_turn_quiet: float = _entry(_seconds, "5")
     """Time without output after which work that an agent began without a prompt counts as ended."""
     agent_turn_limit: float = _entry(_seconds, "1800")
     """How long such work holds back prompts, and how long it may be silent with a tool call without a result."""
