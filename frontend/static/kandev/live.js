@@ -199,8 +199,10 @@ export function listen({ path, onFrame, onEnd }) {
 
 // --- parts of the page ---
 
-// Return the function that replaces parts of the page, each only when it has changed; open details, checked boxes and the
-// focus are kept. Its forget(name) replaces a part the next time even if it is unchanged.
+const CONTROLS = "input, select, textarea";
+
+// Return the function that replaces parts of the page, each only when it has changed; open details, what the user has
+// entered, the focus and the place of the caret are kept. Its forget(name) replaces a part the next time even if it is unchanged.
 export function partsOf(names) {
   const shown = new Map();
   const replace = (parts) => {
@@ -218,50 +220,61 @@ function replaceInside(place, html) {
   const template = document.createElement("template");
   template.innerHTML = html;
   keepOpen(place, template.content);
-  keepTicked(place, template.content);
-  keepChosen(place, template.content);
-  keepFilledIn(place, template.content);
+  keepEntered(place, template.content);
+  keepProblems(place, template.content);
   showLocalTimes(template.content); // before the layout: a longer time could need another line, and move the page
-  const focused = place.contains(document.activeElement) ? nameOf(document.activeElement) : null;
-  const about = document.activeElement?.closest("[data-key]")?.dataset.key;
+  const focus = place.contains(document.activeElement) ? focusOf(document.activeElement) : null;
   keepEdited(place, template.content); // moves forms, which takes the focus from them
   place.replaceChildren(template.content);
-  if (focused) focusAgain(place, focused, about);
+  if (focus) focusAgain(place, focus);
+}
+
+function focusOf(element) {
+  const caret = element.selectionStart ?? null; // null too in a field for numbers, which does not know it
+  return { name: nameOf(element), about: element.closest("[data-key]")?.dataset.key, caret, end: element.selectionEnd };
 }
 
 // What had the focus gets it again; a button that is gone, or disabled at the end of a list, leaves it to its neighbour.
-function focusAgain(place, focused, about) {
+function focusAgain(place, { name, about, caret, end }) {
   const all = [...place.querySelectorAll("a, button, summary, input, select, textarea")].filter((one) => !one.disabled);
-  const same = all.find((one) => nameOf(one) === focused);
+  const same = all.find((one) => nameOf(one) === name);
   const near = all.find((one) => about && one.tagName === "BUTTON" && one.closest("[data-key]")?.dataset.key === about);
   (same ?? near)?.focus({ preventScroll: true });
+  if (same && caret !== null) same.setSelectionRange(caret, end);
 }
 
-function keepTicked(before, after) {
-  for (const box of before.querySelectorAll("input[type=checkbox]:checked")) {
-    const same = after.querySelector(`input[name="${CSS.escape(box.name)}"][value="${CSS.escape(box.value)}"]`);
-    if (same) same.checked = true;
+// What the user has entered and not sent yet: text, ticks and choices that differ from what the server last showed.
+function keepEntered(before, after) {
+  const arrived = new Map([...after.querySelectorAll(CONTROLS)].map((control) => [controlName(control), control]));
+  for (const control of before.querySelectorAll(CONTROLS)) {
+    const same = arrived.get(controlName(control));
+    if (same && isTouched(control)) enter(control, same);
   }
 }
 
-// What the user has selected and not sent yet.
-function keepChosen(before, after) {
-  for (const select of before.querySelectorAll("select[id]")) {
-    const same = after.querySelector(`select#${CSS.escape(select.id)}`);
-    const isTouched = [...select.options].some((option) => option.selected !== option.defaultSelected);
-    if (same && isTouched && [...same.options].some((option) => option.value === select.value)) same.value = select.value;
-  }
+function controlName(control) {
+  const about = control.closest("[data-key]")?.dataset.key;
+  return [about, control.getAttribute("form"), control.name || control.id, isBox(control) ? control.value : ""].join(" ");
 }
 
-// The user's input to an agent's question, and the server's error messages for it.
-function keepFilledIn(before, after) {
+function isBox(control) {
+  return control.type === "checkbox" || control.type === "radio";
+}
+
+function isTouched(control) {
+  if (control.options) return [...control.options].some((option) => option.selected !== option.defaultSelected);
+  return isBox(control) ? control.checked !== control.defaultChecked : control.value !== control.defaultValue;
+}
+
+function enter(control, same) {
+  if (isBox(control)) same.checked = control.checked;
+  else if (!same.options || [...same.options].some((option) => option.value === control.value)) same.value = control.value;
+}
+
+// The server's error messages for the fields of an agent's question.
+function keepProblems(before, after) {
   for (const form of before.querySelectorAll("form[data-key]")) {
     const same = after.querySelector(`form[data-key="${CSS.escape(form.dataset.key)}"]`);
-    for (const one of same ? form.querySelectorAll(".question-field [name]") : []) {
-      const isBox = one.type === "checkbox" || one.type === "radio";
-      const found = [...same.querySelectorAll(`[name="${CSS.escape(one.name)}"]`)].find((other) => !isBox || other.value === one.value);
-      if (found) found[isBox ? "checked" : "value"] = isBox ? one.checked : one.value;
-    }
     for (const problem of same ? form.querySelectorAll(".question-field .error[id]:not(:empty)") : []) {
       const about = `[aria-describedby~="${CSS.escape(problem.id)}"]`;
       same.querySelector(`#${CSS.escape(problem.id)}`)?.replaceChildren(problem.textContent);
