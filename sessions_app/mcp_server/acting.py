@@ -105,12 +105,23 @@ def _validated(kind: type[BaseSerializer[Any]], data: dict[str, Any], user: User
 
 
 def prompt_session(user: User, values: arguments.PromptSessionArguments) -> results.QueuedPrompt:
-    """Queue a prompt, once per ``message_id``."""
+    """Queue a prompt, or hand it to the running turn, once per ``message_id``."""
     session = _writable_session(user, values.session_id)
     row, created = prompts.queue_prompt(
-        session.id, values.message_id, values.text, user, ends_permission=values.cancel_open_question
+        session.id,
+        values.message_id,
+        values.text,
+        user,
+        ends_permission=values.cancel_open_question,
+        now=values.deliver == "now",
     )
-    return results.QueuedPrompt(session_id=session.id, message_id=row.message_id, state=row.state, created=created)
+    return results.QueuedPrompt(
+        session_id=session.id,
+        message_id=row.message_id,
+        state=row.state,
+        created=created,
+        steered_into=row.steered_into,
+    )
 
 
 def answer_permission(user: User, values: arguments.AnswerPermissionArguments) -> results.PermissionAnswer:

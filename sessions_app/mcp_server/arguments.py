@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, Literal
 from uuid import UUID
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator
@@ -142,6 +142,13 @@ class PromptSessionArguments(SessionArguments):
             "prompt. False: the call fails with permission_pending."
         ),
     ] = False
+    deliver: Annotated[
+        Literal["queue", "now"],
+        Field(
+            description="queue: a prompt of its own, after the turn that is running. now: hand it to that turn, if its "
+            "agent takes prompts there (can_steer of get_session); otherwise it is queued. See steered_into."
+        ),
+    ] = "queue"
 
 
 class WaitForTurnArguments(SessionArguments):

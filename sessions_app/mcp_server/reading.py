@@ -23,7 +23,13 @@ from sessions_app.kernel.services.errors import NotFound
 from sessions_app.mcp_server import arguments, results
 from sessions_app.models import Message, PermissionRequest, Repository, Task, TaskSession, WaitKey, texts_of
 from sessions_app.permissions.services import permission_keys
-from sessions_app.sessions.rules.session_status import ChoiceStatus, ReceiptStatus, SessionStatus
+from sessions_app.sessions.rules.session_status import (
+    ChoiceStatus,
+    FirstTurnStatus,
+    ReceiptStatus,
+    ResumeCostStatus,
+    SessionStatus,
+)
 from sessions_app.sessions.rules.situation_facts import Situation, SituationFacts
 from sessions_app.sessions.rules.situations import situation, status_label
 from sessions_app.sessions.services.queries import visible_sessions
@@ -103,6 +109,8 @@ def get_session(user: User, values: arguments.SessionArguments) -> results.Sessi
         ],
         permissions=pending_permissions(session),
         latest_receipt=receipt,
+        resume_cost=_resume_cost(status.resume_cost),
+        can_steer=status.can_steer,
     )
 
 
@@ -117,6 +125,41 @@ def _receipt(receipt: ReceiptStatus) -> results.Receipt:
         strategy=receipt["strategy"],
         reason=receipt["reason"],
         created_at=datetime.fromisoformat(receipt["created_at"]),
+        first_turn=_first_turn(receipt["first_turn"]),
+    )
+
+
+def _time(text: str | None) -> datetime | None:
+    """Return a time of the status; None stays None."""
+    if text is None:
+        return None
+    return datetime.fromisoformat(text)
+
+
+def _first_turn(turn: FirstTurnStatus | None) -> results.FirstTurn | None:
+    if turn is None:
+        return None
+    usage = turn["usage"]
+    return results.FirstTurn(
+        message_id=turn["message_id"],
+        state=turn["state"],
+        ended_at=_time(turn["ended_at"]),
+        usage=None if usage is None else dict(usage),
+    )
+
+
+def _resume_cost(cost: ResumeCostStatus | None) -> results.ResumeCost | None:
+    if cost is None:
+        return None
+    return results.ResumeCost(
+        text=cost["text"],
+        strategy=cost["resume_strategy"],
+        context_tokens=cost["context_tokens"],
+        context_size=cost["context_size"],
+        context_reported_at=_time(cost["context_reported_at"]),
+        history_characters=cost["history_characters"],
+        history_estimated_tokens=cost["history_estimated_tokens"],
+        last_turn_ended_at=_time(cost["last_turn_ended_at"]),
     )
 
 

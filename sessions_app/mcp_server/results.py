@@ -39,6 +39,17 @@ class Permission(BaseModel):
     expires_at: Annotated[datetime | None, Field(description="Null: it does not expire.")]
 
 
+class FirstTurn(BaseModel):
+    """The first turn after a resume."""
+
+    message_id: str
+    state: str
+    ended_at: datetime | None
+    usage: Annotated[
+        dict[str, Any] | None, Field(description="What the agent has reported to have used in it. Null: unknown.")
+    ]
+
+
 class Receipt(BaseModel):
     """How the last resume ended: the kind of continuity, and whether it is proven."""
 
@@ -47,6 +58,20 @@ class Receipt(BaseModel):
     strategy: str
     reason: str
     created_at: datetime
+    first_turn: Annotated[FirstTurn | None, Field(description="What the resume has cost. Null: it had no turn yet.")]
+
+
+class ResumeCost(BaseModel):
+    """What is known of the cost of the next resume. Null: unknown."""
+
+    text: Annotated[str, Field(description="The same in a sentence.")]
+    strategy: str
+    context_tokens: Annotated[int | None, Field(description="In the agent's context, as it last reported.")]
+    context_size: Annotated[int | None, Field(description="Size of its context window.")]
+    context_reported_at: datetime | None
+    history_characters: Annotated[int | None, Field(description="Of the history that goes with the next prompt.")]
+    history_estimated_tokens: int | None
+    last_turn_ended_at: Annotated[datetime | None, Field(description="A provider's cache may have expired since.")]
 
 
 class OpenPrompt(BaseModel):
@@ -110,6 +135,12 @@ class SessionDetails(SessionSummary):
     open_prompts: Annotated[list[OpenPrompt], Field(description="Prompts that are not finished, or are in doubt.")]
     permissions: Annotated[list[Permission], Field(description="Permission requests that are waiting for an answer.")]
     latest_receipt: Receipt | None
+    resume_cost: Annotated[
+        ResumeCost | None, Field(description="What the next resume may cost; null: none is to come.")
+    ]
+    can_steer: Annotated[
+        bool, Field(description="Whether a turn is running into which the agent takes a prompt: deliver=now.")
+    ]
 
 
 class ConversationMessage(BaseModel):
@@ -201,6 +232,13 @@ class QueuedPrompt(BaseModel):
     message_id: str
     state: Annotated[str, Field(description="Its state: queued, sending, accepted, delivered, done, ...")]
     created: Annotated[bool, Field(description="False if this message_id was sent before.")]
+    steered_into: Annotated[
+        str,
+        Field(
+            description="The prompt whose running turn it is handed to; empty: it has a turn of its own. If that turn "
+            "ends before its agent has taken it, it is queued."
+        ),
+    ]
 
 
 class Outcome(StrEnum):

@@ -85,11 +85,12 @@ def turn_outcome(prompt: str, run: str | None, *, is_held_up: bool, is_answered:
 def read_turn(user: User, session_id: UUID, message_id: str | None) -> results.Turn:
     """Return the state of a prompt's turn; without a ``message_id``, of the newest prompt that was not withdrawn.
 
-    A prompt that was sent again, retried or continued is followed to the one that replaced it. Raises NotFound.
+    A prompt that was sent again, retried or continued is followed to the one that replaced it. One that the agent has
+    taken into a running turn has the outcome of that turn. Raises NotFound.
     """
     session = visible_session(user, session_id)
     prompt = _follow(_find_prompt(session, message_id))
-    run = newest_turn_of(session.id, prompt.message_id)
+    run = newest_turn_of(session.id, prompt.steered_into or prompt.message_id)
     permissions = pending_permissions(session)
     run_state, reason, is_answered = None, "", False
     if run is not None:

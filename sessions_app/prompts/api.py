@@ -62,8 +62,8 @@ class PromptSerializer(StrictModelSerializer):
     class Meta:
         model = Prompt
         fields = (
-            *("message_id", "kind", "state", "text", "version", "place", "steered_into", "attachments", "by"),
-            *("edited_by", "resent_as", "continued_by", "created_at", "updated_at"),
+            *("message_id", "kind", "state", "text", "version", "place", "steered_into", "missed_turn", "attachments"),
+            *("by", "edited_by", "resent_as", "continued_by", "created_at", "updated_at"),
         )
         read_only_fields = fields
 
@@ -171,11 +171,11 @@ class PromptDetailView(SessionApiView):
         if "text" in changes:
             row = prompts.edit_prompt(session, message_id, changes["text"], request.user, version=changes["version"])
         elif "position" in changes:
-            row = prompts.move_to_position(session, message_id, changes["position"])
+            row = prompts.move_to_position(session, message_id, changes["position"], request.user)
         elif "before" in changes:
-            row = prompts.move_next_to(session, message_id, changes["before"], after=False)
+            row = prompts.move_next_to(session, message_id, changes["before"], request.user, after=False)
         else:
-            row = prompts.move_next_to(session, message_id, changes["after"], after=True)
+            row = prompts.move_next_to(session, message_id, changes["after"], request.user, after=True)
         return self.show(PromptSerializer, row)
 
     @document_responses({204: None}, 404, 409)

@@ -150,19 +150,30 @@ USER_NAME_LIMIT: Final = 150
 """Characters of a user name."""
 
 
+def _label_with_user(words: str, name: str) -> Label:
+    """Return the words with the user's name, which older logs do not have."""
+    if name:
+        words = f"{words} by {name}"
+    return Label(words, "calm")
+
+
 class PromptEdited(
     PromptEvent,
     name="session.prompt.edited",
     recorded_by="a user, while the prompt waits in the queue",
-    timeline=Label("A queued prompt was edited", "calm"),
 ):
     """The text of a queued prompt was changed."""
 
     version: int = Field(description="counts the versions of the text, from 1")
     old_text: str = Field(description=f"its first {EDIT_EXCERPT} characters")
     new_text: str = Field(description=f"its first {EDIT_EXCERPT} characters")
+    old_length: int = Field(description="characters of the old text")
     length: int = Field(description="characters of the new text")
     by: str = Field(description="who edited it")
+
+    def timeline_label(self) -> Label:
+        """Say who edited it."""
+        return _label_with_user("A queued prompt was edited", self.by)
 
     @classmethod
     def rebuild(cls, rows: SessionRebuild, line: LogEvent) -> None:
@@ -181,7 +192,7 @@ class PromptSteered(
     PromptEvent,
     name="session.prompt.steered",
     recorded_by="a user, while a turn runs: the prompt is handed to it now",
-    timeline=Label("A prompt is handed to the running turn", "busy"),
+    timeline=Label("A prompt is for the turn that is running", "busy"),
     quotes_prompt=True,
 ):
     """A prompt goes to the turn that is running. If the agent does not take it there, it is queued again."""
@@ -197,12 +208,17 @@ class PromptMoved(
     PromptEvent,
     name="session.prompt.moved",
     recorded_by="a user, while the prompt waits in the queue",
-    timeline=Label("A queued prompt was moved", "calm"),
 ):
     """A queued prompt has another place in the queue."""
 
     old_position: int = Field(description="among the queued prompts of users, from 1")
     new_position: int
+    by: str = Field(description="who moved it")
+
+    def timeline_label(self) -> Label:
+        """Say from where to where it was moved, and who did it."""
+        words = f"A queued prompt was moved from place {self.old_position} to place {self.new_position}"
+        return _label_with_user(words, self.by)
 
     @classmethod
     def rebuild(cls, rows: SessionRebuild, line: LogEvent) -> None:

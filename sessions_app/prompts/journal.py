@@ -76,7 +76,7 @@ def decline_steered(update: JournalUpdate, line: JournalLine) -> None:
     """Queue a prompt again that the agent certainly has not taken into its turn."""
     prompt = update.find_prompt(line)
     if prompt is not None and PROMPT.allows(prompt.state, "decline"):
-        update.transaction.move_prompt(prompt, "decline", steered_into="")
+        update.transaction.move_prompt(prompt, "decline", steered_into="", missed_turn=True)
 
 
 def hold_steered(update: JournalUpdate, line: JournalLine) -> None:

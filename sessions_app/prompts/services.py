@@ -118,17 +118,21 @@ def queue_prompt(
 
     ``now``: hand it to the turn that is running, if there is one and its agent offers that.
 
-    Repeating a ``message_id`` returns the first row. ``ends_permission``: whether the prompt may end the turn of an
-    agent that waits for a permission. ``files``: checked by ``check_files``. Raises Invalid,
-    TerminalState, NotResumable, NoAgent, MissingResumeToken, WorktreeMissing, PromptInDoubt, PermissionPending,
-    AttachmentUnsupported, QueueFull.
+    Repeating a ``message_id`` returns the first row; with ``now``, one that still waits is handed to the running turn,
+    so that neither the order nor the number of requests decides what becomes of it. ``ends_permission``: whether the
+    prompt may end the turn of an agent that waits for a permission. ``files``: checked by ``check_files``. Raises
+    Invalid, TerminalState, NotResumable, NoAgent, MissingResumeToken, WorktreeMissing, PromptInDoubt,
+    PermissionPending, AttachmentUnsupported, QueueFull.
     """
     _validate_prompt(message_id, text)
     with session_transaction(session_id) as transaction:
         # The session's row is locked, so of two requests with this message_id the second finds the first one's row.
         earlier = transaction.session.prompts.filter(message_id=message_id).first()
         if earlier is not None:
-            return _same_prompt(earlier, text, files), False
+            row = _same_prompt(earlier, text, files)
+            if now and row.state == PromptState.QUEUED:
+                _want_in_turn(transaction, row, steerable_turn(transaction))
+            return row, False
         refuse_ended(transaction.session)
         if transaction.session.prompts.filter(state=PromptState.QUEUED).count() >= MAX_QUEUED:
             raise QueueFull(limit=MAX_QUEUED)
@@ -137,10 +141,7 @@ def queue_prompt(
             prepare_for_prompt(transaction, by, ends_permission=ends_permission)
         attached = store_files(transaction.session, files)
         row = transaction.add_prompt(message_id, text, by=by, attachments=attached)
-        if turn is not None:
-            row.steered_into = turn.message_id
-            row.save(update_fields=["steered_into", "updated_at"])
-            _record_steered(transaction, row)
+        _want_in_turn(transaction, row, turn)
         crash_points.reached("request.prompt_written", session_id)
     crash_points.reached("request.prompt_committed", session_id)
     return row, True
@@ -331,6 +332,7 @@ def edit_prompt(session_id: uuid.UUID, message_id: str, text: str, by: User, *, 
             version=row.text_version,
             old_text=old_text[:EDIT_EXCERPT],
             new_text=text[:EDIT_EXCERPT],
+            old_length=len(old_text),
             length=len(text),
             by=row.edited_by,
         )
@@ -349,10 +351,7 @@ def send_now(session_id: uuid.UUID, message_id: str) -> Prompt:
         turn = steerable_turn(transaction)
         if turn is None:
             raise NotSteerable
-        if row.steered_into != turn.message_id:
-            row.steered_into = turn.message_id
-            row.save(update_fields=["steered_into", "updated_at"])
-            _record_steered(transaction, row)
+        _want_in_turn(transaction, row, turn)
     return row
 
 
@@ -372,7 +371,12 @@ def offers_steering(session: TaskSession) -> bool:
     return session.metadata.get(STEERING_KEY) is True
 
 
-def _record_steered(transaction: SessionTransaction, row: Prompt) -> None:
+def _want_in_turn(transaction: SessionTransaction, row: Prompt, turn: Turn | None) -> None:
+    """Note that a queued prompt is wanted in the running turn; None: there is none that takes prompts."""
+    if turn is None or row.steered_into == turn.message_id:
+        return
+    row.steered_into, row.missed_turn = turn.message_id, False
+    row.save(update_fields=["steered_into", "missed_turn", "updated_at"])
     steered = PromptSteered(message_id=row.message_id, kind=row.kind, state=row.state, turn=row.steered_into)
     transaction.record_event(steered)
 
@@ -384,32 +388,32 @@ def settle_steered(transaction: SessionTransaction, turn_id: str) -> None:
         transaction.move_prompt(row, "finish")
 
 
-def move_to_position(session_id: uuid.UUID, message_id: str, position: int) -> Prompt:
+def move_to_position(session_id: uuid.UUID, message_id: str, position: int, by: User) -> Prompt:
     """Move a queued prompt to this position among the queued prompts of users, from 1; beyond the last: to the end.
 
     Raises NotFound, PromptNotQueued, and Conflict for a prompt of Kandev, whose place follows from what it is for.
     """
     with session_transaction(session_id) as transaction:
         row = _lock_queued(transaction, message_id)
-        _move(transaction, row, position - 1)
+        _move(transaction, row, position - 1, by)
     return row
 
 
-def move_by(session_id: uuid.UUID, message_id: str, steps: int) -> Prompt:
+def move_by(session_id: uuid.UUID, message_id: str, steps: int, by: User) -> Prompt:
     """Move a queued prompt by so many places, negative ones to the front. Raises as ``move_to_position``."""
     with session_transaction(session_id) as transaction:
         row = _lock_queued(transaction, message_id)
-        _move(transaction, row, _queued_by_users(transaction).index(row) + steps)
+        _move(transaction, row, _queued_by_users(transaction).index(row) + steps, by)
     return row
 
 
-def move_next_to(session_id: uuid.UUID, message_id: str, other_id: str, *, after: bool) -> Prompt:
+def move_next_to(session_id: uuid.UUID, message_id: str, other_id: str, by: User, *, after: bool) -> Prompt:
     """Move a queued prompt directly before or after another one. Raises as ``move_to_position``, also for the other."""
     with session_transaction(session_id) as transaction:
         row, other = _lock_queued(transaction, message_id), _lock_queued(transaction, other_id)
         others = [each for each in _queued_by_users(transaction) if each != row]
         if row != other:
-            _move(transaction, row, others.index(other) + after)
+            _move(transaction, row, others.index(other) + after, by)
     return row
 
 
@@ -419,7 +423,7 @@ def _queued_by_users(transaction: SessionTransaction) -> list[Prompt]:
     return list(rows.defer("text").order_by(*QUEUE_ORDER))
 
 
-def _move(transaction: SessionTransaction, row: Prompt, index: int) -> None:
+def _move(transaction: SessionTransaction, row: Prompt, index: int, by: User) -> None:
     """Give the prompts between the old and the new place of ``row`` the places of their neighbours.
 
     The places stay the same numbers, so a prompt that is queued later comes after all of them.
@@ -441,6 +445,7 @@ def _move(transaction: SessionTransaction, row: Prompt, index: int) -> None:
         state=row.state,
         old_position=before.index(row) + 1,
         new_position=after.index(row) + 1,
+        by=by.get_username(),
     )
     transaction.record_event(event)
 

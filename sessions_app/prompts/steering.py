@@ -121,10 +121,10 @@ def _claim(transaction: SessionTransaction, row: Prompt, execution_id: str, epoc
         return row.journal_epoch == epoch  # of another journal, it is held before the next prompt is sent
     turn, is_wanted = transaction.open_turn, transaction.session.desired_state == DesiredState.RUNNING
     if turn is None or turn.message_id != row.steered_into or not is_wanted:
-        _leave_in_queue(row)
+        _leave_in_queue(transaction, row)
         return False
     if is_held_by_budget(transaction):
-        _leave_in_queue(row)
+        _leave_in_queue(transaction, row)
         return False
     own = transaction.session.prompts.filter(message_id=turn.message_id).first()
     if own is not None and own.state != PromptState.DELIVERED:
@@ -139,10 +139,11 @@ def _claim(transaction: SessionTransaction, row: Prompt, execution_id: str, epoc
     return True
 
 
-def _leave_in_queue(row: Prompt) -> None:
-    """Let a prompt that was wanted in the running turn be an ordinary queued one."""
-    row.steered_into = ""
-    row.save(update_fields=["steered_into", "updated_at"])
+def _leave_in_queue(transaction: SessionTransaction, row: Prompt) -> None:
+    """Let a prompt that was wanted in the running turn be an ordinary queued one, and tell open pages."""
+    row.steered_into, row.missed_turn = "", True
+    row.save(update_fields=["steered_into", "missed_turn", "updated_at"])
+    transaction.record_queued(row)
 
 
 def _settle(session_id: uuid.UUID, lease: Lease, message_id: str, move: str) -> None:
@@ -152,6 +153,6 @@ def _settle(session_id: uuid.UUID, lease: Lease, message_id: str, move: str) -> 
         if row is None:
             return
         if move == "decline":
-            transaction.move_prompt(row, "decline", steered_into="")
+            transaction.move_prompt(row, "decline", steered_into="", missed_turn=True)
         else:
             transaction.move_prompt(row, "hold")

@@ -20,7 +20,7 @@ from sessions_app.kernel.rules.wording import plural
 from sessions_app.models import ContinuityReceipt, Prompt, SessionEvent, SweepOutcome, TaskSession
 from sessions_app.pages.labels import decision_label, receipt_label_in_history
 from sessions_app.pages.shortcuts import find_session, part_response, queried_number
-from sessions_app.prompts.events import PromptDismissed, PromptInterrupted
+from sessions_app.prompts.events import PromptDismissed, PromptEdited, PromptInterrupted
 from sessions_app.recovery.rules.recovery import RULES
 from sessions_app.sessions.rules.situation_facts import Label, humanize_code
 from sessions_app.sessions.views.session_page import (
@@ -82,6 +82,8 @@ _HIDDEN_PAYLOAD_KEYS: Final = frozenset(
 )
 """Payload fields that are not listed: they are internal, or part of the label."""
 _EXCERPT_LENGTH: Final = 160
+_EDIT_SHOWN: Final = 600
+"""Characters of the texts before and after an edit that are shown; the template shows no more of any evidence."""
 _MIN_CHART_SPAN: Final = timedelta(minutes=1)
 """Minimum time that the chart spans."""
 
@@ -144,11 +146,27 @@ def _event_entry(event: SessionEvent, page: TimelinePage) -> dict[str, Any]:
 
 
 def _event_evidence(event: SessionEvent, receipt: ContinuityReceipt | None) -> list[tuple[str, str]]:
+    if event.name == PromptEdited.name:
+        return [("log line", str(event.seq)), *_edit_evidence(PromptEdited.read(event.payload))]
     shown = {name: value for name, value in event.payload.items() if name not in _HIDDEN_PAYLOAD_KEYS}
     evidence = [("log line", str(event.seq)), *evidence_lines(shown)]
     if receipt is not None:
         evidence += evidence_lines(receipt.evidence)
     return evidence
+
+
+def _edit_evidence(edited: PromptEdited) -> list[tuple[str, str]]:
+    """Return who edited a prompt and both texts, saying where one of them is cut."""
+    old = _beginning_of("old text", edited.old_text, edited.old_length)
+    new = _beginning_of("new text", edited.new_text, edited.length)
+    return [("version", str(edited.version)), ("by", edited.by), old, new]
+
+
+def _beginning_of(name: str, text: str, length: int) -> tuple[str, str]:
+    """Return a text under its name, or its beginning under a name that says so; ``length`` is that of all of it."""
+    if length <= len(text) <= _EDIT_SHOWN:
+        return name, text
+    return f"{name}, its first {_EDIT_SHOWN} of {max(length, len(text)):,} characters", text[:_EDIT_SHOWN]
 
 
 def _event_label(event: SessionEvent, receipt: ContinuityReceipt | None, prompt: Prompt | None) -> Label:

@@ -10,6 +10,7 @@ from django.utils import timezone
 from pydantic import ValidationError
 from rest_framework.exceptions import ValidationError as BadRequest
 
+from executors_app.models import ExecutorRunning
 from executors_app.wire.questions.schema import options_of, parse_question
 from sessions_app.accounts.models import ApiToken, TeamRole
 from sessions_app.catalogue.services.repositories import scratch_root
@@ -23,10 +24,11 @@ from sessions_app.kernel.services.errors import (
     SessionsError,
     TokenConsumed,
 )
-from sessions_app.mcp_server import acting, arguments, reading, results
+from sessions_app.mcp_server import acting, arguments, reading, results, turns
 from sessions_app.mcp_server.protocol import SERVER, _described
 from sessions_app.mcp_server.tools import TOOLS
 from sessions_app.models import Intent, Prompt, Repository, Task, TaskSession, Turn
+from sessions_app.prompts.services import STEERING_KEY
 from tests.api.world import PERMISSION, SECRET, World, message, prompt
 from tests.mcp_server.clients import ToolFailed, call, connected_as
 
@@ -189,6 +191,62 @@ def test_prompt_withdraws_no_question_unless_requested(world: World) -> None:
         acting.prompt_session(world.member, request)
     acting.prompt_session(world.member, request.model_copy(update={"cancel_open_question": True}))
     assert Intent.objects.filter(session=world.session, kind="cancel").count() == 1
+
+
+def test_prompt_for_now_goes_to_the_running_turn_and_has_its_outcome(world: World) -> None:
+    turn = Turn.objects.create(session=world.session, message_id="m1", state="running", started_at=timezone.now())
+    world.mark_running()
+    Intent.objects.update(done_at=timezone.now())
+    of_session = arguments.SessionArguments(session_id=world.session.id)
+    request = arguments.PromptSessionArguments(
+        session_id=world.session.id, message_id="now", text="Use tabs", deliver="now"
+    )
+    assert not reading.get_session(world.member, of_session).can_steer
+    TaskSession.objects.filter(id=world.session.id).update(metadata={STEERING_KEY: True})
+    assert reading.get_session(world.member, of_session).can_steer
+    for created in (True, False):
+        queued = acting.prompt_session(world.member, request)
+        assert (queued.state, queued.created, queued.steered_into) == ("queued", created, "m1")
+    taken = world.session.prompts.filter(message_id="now")
+    for prompt_state, turn_state, outcome in (
+        ("delivered", "running", "running"),
+        ("done", "completed", "ended"),
+        ("done", "failed", "failed"),
+    ):
+        taken.update(state=prompt_state)
+        Turn.objects.filter(pk=turn.pk).update(state=turn_state)
+        assert turns.read_turn(world.member, world.session.id, "now").outcome == outcome
+
+
+def test_session_tells_what_its_last_resume_has_cost(world: World) -> None:
+    world.session.receipts.all().delete()
+    world.session.receipts.create(kind="loaded", verified="replay", after_seq=0)
+    of_session = arguments.SessionArguments(session_id=world.session.id)
+    receipt = reading.get_session(world.member, of_session).latest_receipt
+    assert receipt is not None
+    assert receipt.first_turn is None
+    usage = {"input_tokens": 12}
+    ended = {"state": "completed", "started_at": timezone.now(), "ended_at": timezone.now()}
+    Turn.objects.create(session=world.session, message_id="m1", first_seq=3, last_seq=9, usage=usage, **ended)
+    receipt = reading.get_session(world.member, of_session).latest_receipt
+    assert receipt is not None
+    assert receipt.first_turn is not None
+    assert (receipt.first_turn.message_id, receipt.first_turn.usage) == ("m1", usage)
+
+
+def test_session_tells_what_its_next_resume_may_cost(world: World) -> None:
+    usage = {"context_used": 62_310, "context_size": 200_000}
+    ended = {"state": "completed", "started_at": timezone.now(), "ended_at": timezone.now()}
+    Turn.objects.create(session=world.session, message_id="m1", first_seq=3, last_seq=9, usage=usage, **ended)
+    world.mark_running()
+    of_session = arguments.SessionArguments(session_id=world.session.id)
+    Intent.objects.update(done_at=timezone.now())
+    assert reading.get_session(world.member, of_session).resume_cost is None
+    ExecutorRunning.objects.update(status="stopped")
+    cost = reading.get_session(world.member, of_session).resume_cost
+    assert cost is not None
+    assert (cost.strategy, cost.context_tokens, cost.context_size) == ("native", 62_310, 200_000)
+    assert "62,310 tokens" in cost.text
 
 
 def test_permission_is_answered_once_and_the_same_answer_repeats(world: World) -> None:

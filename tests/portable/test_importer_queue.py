@@ -28,7 +28,7 @@ def session() -> TaskSession:
     session = running_session()
     for message_id in ("one", "two"):
         prompts.queue_prompt(session.id, message_id, f"do {message_id}", make_user())
-    prompts.move_by(session.id, "two", -1)
+    prompts.move_by(session.id, "two", -1, make_user())
     prompts.edit_prompt(session.id, "two", "do two well", make_user(), version=1)
     return session
 

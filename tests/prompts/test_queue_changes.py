@@ -27,7 +27,7 @@ def edit(session: TaskSession, message_id: str) -> Prompt:
 
 
 def move(session: TaskSession, message_id: str) -> Prompt:
-    return prompts.move_to_position(session.id, message_id, 1)
+    return prompts.move_to_position(session.id, message_id, 1, make_user())
 
 
 def queue_of(session: TaskSession) -> list[str]:
@@ -63,7 +63,7 @@ def test_edit_is_recorded_with_both_texts() -> None:
     assert names(session)[-1] == "session.prompt.edited"
     payload = payload_of_last(session)
     assert (payload["old_text"], payload["new_text"]) == ("do p1", "x" * 2000)
-    assert (payload["version"], payload["length"]) == (2, 5000)
+    assert (payload["version"], payload["old_length"], payload["length"]) == (2, len("do p1"), 5000)
 
 
 def test_second_editor_does_not_overwrite_the_first() -> None:
@@ -134,16 +134,16 @@ def test_text_that_cannot_be_sent_is_not_saved(text: str) -> None:
 
 
 MOVES: Final[tuple[tuple[Callable[[TaskSession], Any], list[str]], ...]] = (
-    (lambda session: prompts.move_to_position(session.id, "c", 1), ["c", "a", "b", "d"]),
-    (lambda session: prompts.move_to_position(session.id, "a", 3), ["b", "c", "a", "d"]),
-    (lambda session: prompts.move_to_position(session.id, "a", 99), ["b", "c", "d", "a"]),
-    (lambda session: prompts.move_by(session.id, "b", -1), ["b", "a", "c", "d"]),
-    (lambda session: prompts.move_by(session.id, "b", 1), ["a", "c", "b", "d"]),
-    (lambda session: prompts.move_by(session.id, "a", -1), ["a", "b", "c", "d"]),
-    (lambda session: prompts.move_by(session.id, "d", 1), ["a", "b", "c", "d"]),
-    (lambda session: prompts.move_next_to(session.id, "d", "b", after=False), ["a", "d", "b", "c"]),
-    (lambda session: prompts.move_next_to(session.id, "a", "c", after=True), ["b", "c", "a", "d"]),
-    (lambda session: prompts.move_next_to(session.id, "a", "a", after=True), ["a", "b", "c", "d"]),
+    (lambda session: prompts.move_to_position(session.id, "c", 1, make_user()), ["c", "a", "b", "d"]),
+    (lambda session: prompts.move_to_position(session.id, "a", 3, make_user()), ["b", "c", "a", "d"]),
+    (lambda session: prompts.move_to_position(session.id, "a", 99, make_user()), ["b", "c", "d", "a"]),
+    (lambda session: prompts.move_by(session.id, "b", -1, make_user()), ["b", "a", "c", "d"]),
+    (lambda session: prompts.move_by(session.id, "b", 1, make_user()), ["a", "c", "b", "d"]),
+    (lambda session: prompts.move_by(session.id, "a", -1, make_user()), ["a", "b", "c", "d"]),
+    (lambda session: prompts.move_by(session.id, "d", 1, make_user()), ["a", "b", "c", "d"]),
+    (lambda session: prompts.move_next_to(session.id, "d", "b", make_user(), after=False), ["a", "d", "b", "c"]),
+    (lambda session: prompts.move_next_to(session.id, "a", "c", make_user(), after=True), ["b", "c", "a", "d"]),
+    (lambda session: prompts.move_next_to(session.id, "a", "a", make_user(), after=True), ["a", "b", "c", "d"]),
 )
 
 
@@ -155,9 +155,21 @@ def test_moved_prompts_are_in_the_new_order(do: Callable[[TaskSession], Any], ex
     assert names(session) == ([] if expected == ["a", "b", "c", "d"] else ["session.prompt.moved"])
 
 
+def test_move_is_recorded_with_who_moved_it() -> None:
+    session = queue_prompts(running_session(execution=NO_LEASE), "a", "b")
+    prompts.move_by(session.id, "b", -1, make_user("bob"))
+    payload = payload_of_last(session)
+    assert (payload["message_id"], payload["old_position"], payload["new_position"], payload["by"]) == (
+        "b",
+        2,
+        1,
+        "bob",
+    )
+
+
 def test_prompts_are_sent_in_the_order_that_users_gave_them() -> None:
     session = queue_prompts(running_session(execution=NO_LEASE), "a", "b")
-    prompts.move_by(session.id, "b", -1)
+    prompts.move_by(session.id, "b", -1, make_user())
     with recording_agentctl(session) as agentctl:
         assert send_prompts(session, agentctl) == ["b"]
 
@@ -167,7 +179,7 @@ def test_move_needs_as_many_statements_in_a_longer_queue() -> None:
     for number in range(2):
         queue_prompts(session, *(f"{number}-{each}" for each in range(10)))
         with CaptureQueriesContext(connection) as queries:
-            prompts.move_to_position(session.id, f"{number}-9", 1)
+            prompts.move_to_position(session.id, f"{number}-9", 1, make_user())
         counts.append(len(queries))
     assert counts[0] == counts[1]
     assert queue_of(session)[:3] == ["1-9", "0-9", "0-0"]
@@ -187,14 +199,14 @@ def test_full_queue_takes_no_more_until_one_is_sent(monkeypatch: pytest.MonkeyPa
 
 def test_later_prompt_is_behind_those_that_were_moved() -> None:
     session = queue_prompts(running_session(execution=NO_LEASE), "a", "b")
-    prompts.move_to_position(session.id, "a", 2)
+    prompts.move_to_position(session.id, "a", 2, make_user())
     queue_prompts(session, "c")
     assert queue_of(session) == ["b", "a", "c"]
 
 
 def test_move_names_both_positions() -> None:
     session = queue_prompts(running_session(execution=NO_LEASE), "a", "b", "c")
-    prompts.move_to_position(session.id, "c", 1)
+    prompts.move_to_position(session.id, "c", 1, make_user())
     payload = payload_of_last(session)
     assert (payload["message_id"], payload["old_position"], payload["new_position"]) == ("c", 3, 1)
 
@@ -203,5 +215,5 @@ def test_prompt_is_not_moved_next_to_one_that_was_sent() -> None:
     session = queue_prompts(running_session(execution=NO_LEASE), "a", state="delivered")
     queue_prompts(session, "b", "c")
     with pytest.raises(PromptNotQueued):
-        prompts.move_next_to(session.id, "c", "a", after=False)
+        prompts.move_next_to(session.id, "c", "a", make_user(), after=False)
     assert queue_of(session) == ["b", "c"]

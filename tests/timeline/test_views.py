@@ -23,6 +23,7 @@ from sessions_app.models import (
     Turn,
     append_events,
 )
+from sessions_app.prompts import services as prompts
 from sessions_app.timeline import services as story
 from sessions_app.timeline.activity_chart import draw_activity_chart
 from sessions_app.timeline.views import rule_sentence
@@ -56,6 +57,14 @@ WORDS: list[tuple[str, dict[str, Any], str, str]] = [
     ("session.run.resumed", {"reason": "timeout"}, "Nobody answered in time", "ask"),
     ("session.run.resumed", {"reason": "withdrawn"}, "The agent withdrew its request", "busy"),
     ("session.run.resumed", {"reason": "turn_cancelled"}, "was closed with its turn", "off"),
+    (
+        "session.prompt.moved",
+        {"old_position": 3, "new_position": 1, "by": "ada"},
+        "from place 3 to place 1 by ada",
+        "calm",
+    ),
+    ("session.prompt.moved", {"old_position": 3, "new_position": 1}, "from place 3 to place 1", "calm"),
+    ("session.prompt.edited", {"by": "ada"}, "A queued prompt was edited by ada", "calm"),
     ("session.prompt.held", {}, "not sent again automatically", "ask"),
     ("session.something.never_seen", {}, "Never seen", "calm"),
 ]
@@ -315,3 +324,21 @@ def test_external_wait_is_no_turn_in_the_chart() -> None:
     assert drawn.summary == "1 turn, 1 wait, 0 recovery checks"
     assert [bar.title.partition(" ")[0] for bar in drawn.turns] == ["Turn", "Wait"]
     assert drawn.turns[1].title.startswith("Wait for an answer from outside: waiting, ")
+
+
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [
+        ("x" * 600, "<dt>new text</dt>"),
+        ("x" * 601, "<dt>new text, its first 600 of 601 characters</dt>"),
+        ("x" * 5000, "<dt>new text, its first 600 of 5,000 characters</dt>"),
+    ],
+)
+def test_edit_says_where_its_texts_are_cut(ada: Client, world: World, text: str, name: str) -> None:
+    session = world.running_session()
+    prompts.queue_prompt(session.id, "one", "do it", world.ada)
+    prompts.edit_prompt(session.id, "one", text, world.ada, version=1)
+    html = ada.get(f"{path_of(session)}timeline/").text
+    assert name in html
+    assert f"<dd>{'x' * 600}</dd>" in html
+    assert "<dt>old text</dt><dd>do it</dd>" in html

@@ -18,7 +18,7 @@ import { showLocalTimes } from "./times.js";
 import { showKey } from "./waits.js";
 import { workspaceChanged, workspaceIs } from "./workspace.js";
 
-const PARTS = ["strip", "banner", "permissions", "ledger", "refusal", "controls", "waits", "continuity", "agent", "title"];
+const PARTS = ["strip", "banner", "permissions", "ledger", "now", "refusal", "controls", "waits", "continuity", "agent", "title"];
 const EVERY = 1000;
 const EVERY_WITH_SOCKET = 10000;
 const AFTER_NEWS = 50;
@@ -100,7 +100,7 @@ function keepPlace() {
 }
 
 function allowPrompts(allowed) {
-  for (const one of composer.querySelectorAll("textarea, .main, #attach")) one.disabled = !allowed;
+  for (const one of composer.querySelectorAll("textarea, .main, #send-now, #attach")) one.disabled = !allowed;
 }
 
 function announce() {
@@ -142,8 +142,9 @@ async function send(action, body) {
   return response.json();
 }
 
-function tell(text) {
+function tell(text, isError = true) {
   refused.textContent = visible(text);
+  refused.classList.toggle("error", isError);
   refused.hidden = !text;
 }
 
@@ -213,8 +214,8 @@ composer.addEventListener("submit", async (event) => {
   draft.sending();
   const files = attach.files();
   try {
-    const answer = await sendPrompt(new FormData(composer));
-    tell(answer.message ?? "");
+    const answer = await sendPrompt(new FormData(composer, event.submitter));
+    tell(answer.message ?? answer.note ?? "", Boolean(answer.message));
     draft.settled({ nextId: answer.next_message_id, wasRefused: true });
     if (answer.next_message_id) {
       attach.sent(files);
@@ -240,7 +241,7 @@ async function sendPrompt(body) {
 composer.elements.text.addEventListener("keydown", (event) => {
   if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) {
     event.preventDefault();
-    composer.requestSubmit();
+    composer.requestSubmit(event.shiftKey ? document.getElementById("send-now") : null);
   }
 });
 

@@ -75,11 +75,14 @@ EDITED_HERE: Final = 20_000
 """Characters of the longest queued prompt that is edited in the page itself; a longer one has a page of its own."""
 MAX_EDITED_HERE: Final = 20
 """Queued prompts that are edited in the page itself; those after them have pages of their own."""
+FOR_RUNNING_TURN: Final = "for the turn that is running"
+MISSED_TURN: Final = "not taken by the turn that was running, so it waits for its own"
 SESSION_PARTS: Final[Mapping[str, str]] = {
     "strip": "sessions/strip.html",
     "banner": "sessions/banner.html",
     "permissions": "permissions/permissions.html",
     "ledger": "prompts/ledger.html",
+    "now": "prompts/send_now.html",
     "refusal": "sessions/refusal.html",
     "controls": "sessions/controls.html",
     "waits": "waits/waits.html",
@@ -360,12 +363,21 @@ class SessionPage:
         rows: list[dict[str, Any]] = []
         for prompt in waiting:
             row = self._prompt_row(prompt) | {"is_changeable": prompt in movable}
+            row["turn_label"] = self._turn_label(prompt)
             if prompt in movable:
                 row |= {"is_first": prompt == movable[0], "is_last": prompt == movable[-1]}
                 row["is_edited_here"] = len(prompt.text) <= EDITED_HERE and len(rows) < MAX_EDITED_HERE
                 row["can_send_now"] = self.status.can_steer and not prompt.steered_into
             rows.append(row)
         return rows
+
+    def _turn_label(self, prompt: Prompt) -> str:
+        """Return what became of the wish to hand a prompt to the running turn; empty: nobody wanted that."""
+        if prompt.steered_into and prompt.steered_into == self._open_run_key:
+            return FOR_RUNNING_TURN
+        if prompt.steered_into or prompt.missed_turn:
+            return MISSED_TURN
+        return ""
 
     def _sending_order(self, prompt: Prompt) -> tuple[int, int]:
         """Return a key by which prompts are sorted as the supervisor sends them (``delivery._next_prompt``)."""
@@ -383,7 +395,7 @@ class SessionPage:
 
     @cached_property
     def _open_run_key(self) -> str | None:
-        """The message id of the open run, which is read only while the result of a wait is queued."""
+        """The message id of the open run, read only while a queued prompt is its result or is wanted in it."""
         return self._session.runs.filter(ended_at=None).values_list("message_id", flat=True).first()
 
     @property

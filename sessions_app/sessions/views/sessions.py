@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from django.contrib import messages
@@ -162,8 +162,8 @@ ACTIONS: Final[Mapping[str, SessionAction]] = {
     "resend": lambda row, request: prompts.resend_prompt(row.id, _posted_value(request, "message_id"), request.user),
     "dismiss": lambda row, request: prompts.dismiss_prompt(row.id, _posted_value(request, "message_id")),
     "send-now": lambda row, request: prompts.send_now(row.id, _posted_value(request, "message_id")),
-    "move-up": lambda row, request: prompts.move_by(row.id, _posted_value(request, "message_id"), -1),
-    "move-down": lambda row, request: prompts.move_by(row.id, _posted_value(request, "message_id"), 1),
+    "move-up": lambda row, request: prompts.move_by(row.id, _posted_value(request, "message_id"), -1, request.user),
+    "move-down": lambda row, request: prompts.move_by(row.id, _posted_value(request, "message_id"), 1, request.user),
     "withdraw": lambda row, request: prompts.withdraw_prompt(row.id, _posted_value(request, "message_id")),
 }
 
@@ -189,22 +189,33 @@ def act_on_session(request: UserHttpRequest, task_id: uuid.UUID, session_id: uui
         return render(request, "permissions/answer_question.html", context, status=400)
 
 
+NOT_HANDED_OVER: Final = (
+    "No running turn takes this prompt any more. It has its own turn, as soon as the agent is free."
+)
+
+
 @require_POST
 def submit_prompt(request: UserHttpRequest, task_id: uuid.UUID, session_id: uuid.UUID) -> HttpResponse:
-    """Queue a prompt. The form contains its ``message_id``, so submitting it twice queues one prompt.
+    """Queue a prompt, or hand it to the running turn. By its ``message_id``, a form that is sent twice is one prompt.
 
     If the agent waits for a permission, the prompt would end its turn, so the user is asked to confirm it first (409).
     """
     row = find_session(request, task_id, session_id)
     text, message_id = _posted_value(request, "text").replace("\r\n", "\n"), _posted_value(request, "message_id")
-    confirmed = bool(_posted_value(request, "ends_permission"))
+    confirmed, now = bool(_posted_value(request, "ends_permission")), _posted_value(request, "deliver") == "now"
+
+    notes: list[str] = []
 
     def send() -> None:
         files = check_files((each.name or "", each.read(), "") for each in request.FILES.getlist("files"))
-        prompts.queue_prompt(row.id, message_id, text, request.user, ends_permission=confirmed, files=files)
+        prompt, _ = prompts.queue_prompt(
+            row.id, message_id, text, request.user, ends_permission=confirmed, files=files, now=now
+        )
+        if now and not prompt.steered_into:
+            notes.append(NOT_HANDED_OVER)
 
     try:
-        return run_and_redirect(request, send, "session", row.task_id, row.id)
+        return run_and_redirect(request, send, "session", row.task_id, row.id, notes=notes)
     except PermissionPending as question:
         asked = {
             "session": row,
@@ -217,11 +228,14 @@ def submit_prompt(request: UserHttpRequest, task_id: uuid.UUID, session_id: uuid
         return render(request, "prompts/confirm_prompt.html", asked, status=409)
 
 
-def run_and_redirect(request: UserHttpRequest, do: Callable[[], Any], *page: Any) -> HttpResponse:
+def run_and_redirect(
+    request: UserHttpRequest, do: Callable[[], Any], *page: Any, notes: Sequence[str] = ()
+) -> HttpResponse:
     """Call ``do``, then redirect to ``page`` (arguments of ``redirect``); a script gets JSON instead.
 
-    Errors become a message on that page, or 409 with ``{code, message}`` for a script. Only without a script do
-    PermissionPending and WrongAnswer propagate, so that the caller can ask again.
+    ``notes``, to which ``do`` may add, are shown on that page; they are the ``note`` of the JSON. Errors become a
+    message on that page, or 409 with ``{code, message}`` for a script. Only without a script do PermissionPending and
+    WrongAnswer propagate, so that the caller can ask again.
     """
     by_script = request.headers.get("Accept", "").startswith("application/json")
     try:
@@ -237,5 +251,7 @@ def run_and_redirect(request: UserHttpRequest, do: Callable[[], Any], *page: Any
         messages.error(request, error.message)
     else:
         if by_script:
-            return JsonResponse({"next_message_id": str(uuid.uuid4())})
+            return JsonResponse({"next_message_id": str(uuid.uuid4()), "note": " ".join(notes)})
+        for note in notes:
+            messages.info(request, note)
     return redirect(*page)

@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from playwright.sync_api import Browser, Locator, Page, expect
+from playwright.sync_api import Browser, Locator, Page, Route, expect
 
 from sessions_app.models import TaskSession, session_transaction
 from sessions_app.prompts import services as prompts
 from tests.pages.browsers import NO_SOCKET
-from tests.pages.world import World, make_world, path_of, supervise
+from tests.pages.world import World, first_prompt, ingest_lines, make_world, path_of, supervise
 
 pytestmark = [pytest.mark.browser, pytest.mark.django_db(transaction=True)]
 
@@ -107,6 +107,97 @@ def test_prompt_is_moved_with_the_keyboard(visit: Any, world: World) -> None:
     page.keyboard.press("Enter")
     expect(texts).to_have_text(["do three", "do one", "do two"])
     expect(page.locator("#queue li").first.get_by_role("button", name="Move down")).to_be_focused()
+
+
+@pytest.fixture
+def steered(world: World) -> TaskSession:
+    """Return a session whose agent works and takes prompts into its turn."""
+    session = world.running_session()
+    TaskSession.objects.filter(id=session.id).update(metadata={**session.metadata, prompts.STEERING_KEY: True})
+    return session
+
+
+def end_turn(session: TaskSession) -> None:
+    ingest_lines(session, {"kind": "turn.completed", "message_id": first_prompt(session).message_id})
+
+
+def test_prompt_is_sent_now_with_the_keyboard(visit: Any, steered: TaskSession) -> None:
+    ada = visit()
+    page = ada.open(path_of(steered))
+    expect(page.get_by_role("button", name="Send now")).to_be_visible()
+    expect(page.locator("#now-hint")).to_contain_text("Ctrl+Shift+Enter")
+    composer = page.get_by_label("Your prompt")
+    composer.fill("use tabs")
+    composer.press("Control+Enter")
+    expect(composer).to_have_value("")
+    composer.fill("use spaces")
+    composer.press("Control+Shift+Enter")
+    expect(composer).to_have_value("")
+    expect(page.locator("#queue li", has_text="use spaces")).to_contain_text("for the turn that is running")
+    expect(page.locator("#queue li", has_text="use tabs")).not_to_contain_text("for the turn")
+    expect(page.locator("#refused")).to_be_hidden()
+    assert ada.unexpected(*NO_SOCKET) == []
+
+
+def test_button_is_offered_as_long_as_the_turn_runs(visit: Any, steered: TaskSession) -> None:
+    page = visit().open(path_of(steered))
+    composer, button = page.get_by_label("Your prompt"), page.locator("#send-now")
+    composer.fill("half a thought")
+    button.focus()
+    end_turn(steered)
+    expect(button).to_have_count(0)
+    expect(composer).to_have_value("half a thought")
+
+
+def test_turn_that_has_just_ended_queues_the_prompt_and_says_so(visit: Any, steered: TaskSession) -> None:
+    page = visit().open(path_of(steered))
+    page.route("**/live/**", lambda route: route.abort())  # the page does not know yet that the turn has ended
+    page.get_by_label("Your prompt").fill("use tabs")
+    end_turn(steered)
+    page.locator("#send-now").click()
+    expect(page.locator("#refused")).to_contain_text("No running turn takes this prompt any more")
+    expect(page.get_by_label("Your prompt")).to_have_value("")
+    assert steered.prompts.get(text="use tabs").steered_into == ""
+
+
+def test_lost_answer_is_repeated_without_a_second_prompt(visit: Any, steered: TaskSession) -> None:
+    page = visit().open(path_of(steered))
+    lost: list[Route] = []
+
+    def lose_first(route: Route) -> None:
+        if lost:
+            route.fallback()
+            return
+        lost.append(route)
+        route.fetch()
+        route.abort()
+
+    page.route("**/prompt/", lose_first)
+    composer = page.get_by_label("Your prompt")
+    composer.fill("use tabs")
+    page.locator("#send-now").click()
+    expect(page.locator("#refused")).to_contain_text("You can safely send it again")
+    expect(composer).to_have_value("use tabs")
+    page.locator("#send-now").click()
+    expect(composer).to_have_value("")
+    assert steered.prompts.filter(text="use tabs").count() == 1
+    assert steered.prompts.get(text="use tabs").steered_into == first_prompt(steered).message_id
+
+
+def test_composer_sends_now_without_script(visit: Any, steered: TaskSession) -> None:
+    page = visit(java_script_enabled=False).open(path_of(steered))
+    page.get_by_label("Your prompt").fill("use tabs")
+    page.locator("#send-now").click()
+    expect(page.locator("#queue li", has_text="use tabs")).to_contain_text("for the turn that is running")
+
+
+def test_composer_with_both_ways_of_sending_fits_on_a_phone(visit: Any, steered: TaskSession) -> None:
+    page = visit(viewport={"width": 360, "height": 720}).open(path_of(steered))
+    expect(page.locator("#send-now")).to_be_visible()
+    outside = """[...document.querySelectorAll("#composer button, #composer label.button")]
+        .map(each => each.getBoundingClientRect()).filter(box => box.left < 0 || box.right > 360).length"""
+    assert page.evaluate(outside) == 0
+    assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
 
 
 def test_queue_fits_on_a_phone(visit: Any, world: World) -> None:

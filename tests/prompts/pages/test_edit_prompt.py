@@ -123,7 +123,7 @@ def test_queue_is_shown_in_the_order_of_sending(world: World, ada: Client) -> No
     for kind in ("continue", "retry", "check"):
         session.prompts.create(message_id=kind, text=f"go with {kind}", kind=kind)
     session.prompts.create(message_id="three", text="do three", state="sending")
-    prompts.move_by(session.id, "two", -1)
+    prompts.move_by(session.id, "two", -1, world.ada)
     html = ada.get(path_of(session)).content.decode()
     shown = re.findall(
         r'<span class="as-written">(?:do|go with) ([\w:]+)</span>', html.partition('<section id="queue"')[2]
