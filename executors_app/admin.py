@@ -71,6 +71,8 @@ class AgentProfileForm(Form):
             "supports_session_resume": "Unknown: as the agent type declares.",
             "history_context_injection": "Whether a new conversation gets the history. Unknown: as the type declares.",
             "memory_check": "Test an agent that replays nothing with one short turn after each start.",
+            "background_policy": "What happens to processes that the agent has left running when its session has been "
+            "idle for long enough to sleep, unless the session has a choice of its own. Empty: as this installation.",
             "secret_hosts": "Which MCP servers of teams and repositories may be given a variable of the environment: "
             'a JSON object, such as {"DOCS_TOKEN": ["docs.example", "tools.example:8443"]}. Programs get one only if '
             f"it has the entry {ANY_PROGRAM!r}. Servers of this profile get what they refer to.",
@@ -136,6 +138,7 @@ class AgentProfileAdmin(StaffModelAdmin):
         "supports_session_resume",
         "history_context_injection",
         "memory_check",
+        "background_policy",
         "variables",
         "change_env",
         "servers",

@@ -64,6 +64,12 @@ class AgentProfile(models.Model):
         ASK = "ask", "Ask"
         AUTO_APPROVE = "auto_approve", "Approve automatically"
 
+    class BackgroundPolicy(models.TextChoices):
+        """What happens to processes that the agent has left running when its session would sleep."""
+
+        KEEP = "keep", "Keep the session awake"
+        END = "end", "End them and let the session sleep"
+
     id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)
     name = models.CharField(max_length=200)
     team = models.ForeignKey(
@@ -94,6 +100,10 @@ class AgentProfile(models.Model):
     """None: as the agent type declares."""
     memory_check = models.BooleanField(default=False)
     """Whether to spend one small turn after an unproven start: the agent is asked to quote its last request."""
+    background_policy = models.CharField(
+        "processes left running", max_length=4, choices=BackgroundPolicy.choices, blank=True, default="", db_default=""
+    )
+    """What sessions without a policy of their own do with them; empty: ``KANDEV_BACKGROUND_PROCESSES``."""
     created_at = models.DateTimeField(auto_now_add=True)
 
     class Meta:

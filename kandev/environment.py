@@ -208,7 +208,7 @@ class Environment:
     """Time after which an idle agent that can resume is put to sleep; 0: never."""
     background_processes: str = _entry(_one_of("keep", "end"), "keep")
     """What happens to processes that an agent has left running when its session would sleep: they keep it awake, or it
-    sleeps, which ends them. A session may have a policy of its own."""
+    sleeps, which ends them. An agent profile may have another policy for its sessions, and a session one of its own."""
     start_concurrency: int = _entry(_count, "8")
     """Number of starts that one supervisor carries out concurrently. One that takes more than 20 s does not count."""
     max_starts_per_pass: int = _entry(_count, "20")

@@ -256,9 +256,11 @@ SPECTACULAR_SETTINGS = {
     "REDOC_DIST": "SIDECAR",
     "ENUM_NAME_OVERRIDES": {
         "AttentionKind": "sessions_app.api.serializers.common.ATTENTION_KINDS",
+        "BackgroundPolicySource": "sessions_app.api.serializers.common.BACKGROUND_POLICY_SOURCES",
         "BackgroundWorkPolicy": "sessions_app.background.models.POLICIES",
         "DesiredState": "sessions_app.api.serializers.common.DESIRED_STATES",
         "Policy": "sessions_app.api.serializers.common.POLICIES",
+        "PolicySourceEnum": "sessions_app.api.serializers.common.POLICY_SOURCES",
         "PromptState": "sessions_app.api.serializers.common.PROMPT_STATES",
         "RunState": "sessions_app.api.serializers.common.RUN_STATES",
         "SessionState": "sessions_app.api.serializers.common.SESSION_STATES",

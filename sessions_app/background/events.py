@@ -16,4 +16,6 @@ class BackgroundPolicyChanged(
     """Another policy for background processes applies."""
 
     policy: str = Field(description=", ".join(f"`{policy}`" for policy in BackgroundPolicy))
-    is_own: bool = Field(description="whether it is the session's own; false: that of the deployment")
+    is_own: bool = Field(
+        description="whether it is the session's own; false: that of its agent profile or of the deployment"
+    )

@@ -11,7 +11,12 @@ from django.db import models
 from executors_app.orm import ListField
 from sessions_app.accounts.team_scope import TeamModel
 from sessions_app.background.events import BackgroundPolicyChanged
-from sessions_app.background.rules.background_work import BackgroundPolicy, Report
+from sessions_app.background.rules.background_work import (
+    BackgroundPolicy,
+    EffectiveBackgroundPolicy,
+    Report,
+    effective_background_policy,
+)
 from sessions_app.kernel.models.session import TaskSession, choices
 from sessions_app.kernel.transactions import SessionTransaction
 
@@ -32,7 +37,7 @@ class BackgroundWork(TeamModel):
         TaskSession, models.CASCADE, primary_key=True, related_name="background_work", db_constraint=False
     )
     policy = models.CharField(max_length=4, choices=POLICIES, blank=True, default="")
-    """Empty: ``KANDEV_BACKGROUND_PROCESSES``."""
+    """Empty: that of the agent profile, or else ``KANDEV_BACKGROUND_PROCESSES``."""
     launch_id = models.CharField(max_length=64, blank=True, default="")
     """The launch of the agent that they belong to."""
     processes = ListField(default=list, blank=True)
@@ -74,12 +79,10 @@ def set_policy(transaction: SessionTransaction, policy: str) -> None:
     if row.policy == policy:
         return
     BackgroundWork.objects.filter(session=transaction.session).update(policy=policy)
-    row.policy = policy
-    transaction.record_event(BackgroundPolicyChanged(policy=str(effective_policy(row)), is_own=bool(policy)))
+    applies = effective_policy(policy, transaction.session.agent_profile.background_policy)
+    transaction.record_event(BackgroundPolicyChanged(policy=str(applies.policy), is_own=bool(policy)))
 
 
-def effective_policy(row: BackgroundWork | None) -> BackgroundPolicy:
-    """Return the policy that applies to a session."""
-    if row is not None and row.policy in list(BackgroundPolicy):
-        return BackgroundPolicy(row.policy)
-    return BackgroundPolicy(settings.KANDEV_BACKGROUND_PROCESSES)
+def effective_policy(session: str, profile: str) -> EffectiveBackgroundPolicy:
+    """Return the policy that applies, from those that a session and its agent profile set; empty: none."""
+    return effective_background_policy(session, profile, settings.KANDEV_BACKGROUND_PROCESSES)

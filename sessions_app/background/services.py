@@ -17,6 +17,8 @@ from sessions_app.background import models
 from sessions_app.background.models import BackgroundWork
 from sessions_app.background.rules.background_work import (
     BackgroundPolicy,
+    BackgroundPolicySource,
+    EffectiveBackgroundPolicy,
     ends_sentence,
     is_current,
     is_same_work,
@@ -33,8 +35,9 @@ _KEY: Final = "background_processes"
 
 @dataclass(frozen=True, slots=True)
 class KnownProcesses:
-    """The background processes of a session's agent, as they were last reported."""
+    """The background processes of a session's agent, as they were last reported, and the policy for them."""
 
+    applies: EffectiveBackgroundPolicy
     processes: Sequence[Mapping[str, Any]] = ()
     """At most 20: ``{command, since, cpu_seconds}``."""
     count: int = 0
@@ -43,8 +46,21 @@ class KnownProcesses:
     reported_at: datetime | None = None
     is_current: bool = True
     """False: it is unknown what runs now."""
-    policy: BackgroundPolicy = BackgroundPolicy.KEEP
-    has_own_policy: bool = False
+
+    @property
+    def policy(self) -> BackgroundPolicy:
+        """What happens to them when the session has been idle for long enough to sleep."""
+        return self.applies.policy
+
+    @property
+    def policy_source(self) -> BackgroundPolicySource:
+        """Where that is set."""
+        return self.applies.source
+
+    @property
+    def has_own_policy(self) -> bool:
+        """Whether the session itself sets it."""
+        return self.policy_source is BackgroundPolicySource.SESSION
 
     @property
     def commands(self) -> list[str]:
@@ -103,37 +119,41 @@ def known_processes(session: TaskSession) -> KnownProcesses:
     Nothing runs of an agent that has ended. If it cannot be reached, the last report is returned as not current.
     """
     row = BackgroundWork.objects.filter(session=session).first()
-    policy, has_own_policy = models.effective_policy(row), row is not None and bool(row.policy)
+    own = row.policy if row is not None else ""
+    applies = models.effective_policy(own, session.agent_profile.background_policy)
     execution, stored = execution_of(session), session.metadata.get(_KEY)
     if not is_running(session, execution) or not _is_of_launch(stored, session):
-        return KnownProcesses(policy=policy, has_own_policy=has_own_policy)
+        return KnownProcesses(applies)
     is_reached = session.error_code != UNREACHABLE
     if row is None or row.launch_id != session.launch_id or not is_same_work(row.processes, stored["processes"]):
         # A supervisor of release 1.0 has recorded them.
         processes = [{**each, "cpu_seconds": None} for each in stored["processes"]]
-        return KnownProcesses(
-            processes, stored["count"], is_current=is_reached, policy=policy, has_own_policy=has_own_policy
-        )
+        return KnownProcesses(applies, processes, stored["count"], is_current=is_reached)
     is_repeated = row.count > 0 and row.cpu_seconds is not None
     return KnownProcesses(
+        applies,
         row.processes,
         row.count,
         row.is_complete,
         row.cpu_seconds,
         row.reported_at,
         is_current(row.reported_at, timezone.now(), is_reached=is_reached, is_repeated=is_repeated),
-        policy,
-        has_own_policy,
     )
 
 
 def policy_of(session_id: uuid.UUID) -> BackgroundPolicy:
     """Return what happens to background processes when a session has been idle for long enough to sleep."""
-    return models.effective_policy(BackgroundWork.objects.filter(session_id=session_id).first())
+    rows = TaskSession.objects.filter(id=session_id)
+    chosen = rows.values_list("background_work__policy", "agent_profile__background_policy").first()
+    own, of_profile = chosen or ("", "")
+    return models.effective_policy(own or "", of_profile).policy
 
 
 def set_background_policy(session_id: uuid.UUID, policy: str) -> None:
-    """Set a session's own policy for background processes; empty: that of the deployment. Raises Invalid."""
+    """Set a session's own policy for background processes; empty: that of its profile or of the deployment.
+
+    Raises Invalid.
+    """
     if policy not in ("", *BackgroundPolicy):
         raise Invalid(f"policy must be one of {', '.join(BackgroundPolicy)}, or empty.", field="policy")
     with session_transaction(session_id) as transaction:

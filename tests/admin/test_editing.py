@@ -62,6 +62,13 @@ def test_empty_field_keeps_the_secrets(staff_browser: Client, profile: AgentProf
     assert (profile.name, profile.env["API_KEY"], len(profile.mcp_servers)) == ("renamed", SECRET, 1)
 
 
+def test_policy_for_processes_left_running_is_set_and_cleared(staff_browser: Client, profile: AgentProfile) -> None:
+    for policy in ("end", ""):
+        assert change(staff_browser, profile, **PROFILE, background_policy=policy).status_code == 302
+        profile.refresh_from_db()
+        assert profile.background_policy == policy
+
+
 def test_mcp_servers_are_replaced_as_a_whole(staff_browser: Client, profile: AgentProfile) -> None:
     assert change(staff_browser, profile, **PROFILE, change_mcp_servers="[]").status_code == 302
     profile.refresh_from_db()

@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 from django.utils import timezone
 
-from sessions_app.background.rules.background_work import cpu_time, ends_sentence
-from sessions_app.background.services import set_background_policy
+from executors_app.models import AgentProfile
+from sessions_app.background.rules.background_work import POLICY_TEXTS, cpu_time, ends_sentence
+from sessions_app.background.services import policy_of, set_background_policy
 from sessions_app.kernel.services.errors import Invalid
 from sessions_app.models import BackgroundWork, TaskSession
 from sessions_app.sessions.services.status import session_status
@@ -157,18 +158,18 @@ def test_nothing_of_an_agent_that_has_ended_is_listed() -> None:
 def test_own_policy_applies_until_it_is_cleared(settings: Any) -> None:
     session = with_agent()
 
-    def background() -> tuple[str, bool]:
+    def background() -> tuple[str, str, bool]:
         status = session_status(fresh(session))["background"]
-        return status["policy"], status["has_own_policy"]
+        return status["policy"], status["policy_source"], status["has_own_policy"]
 
-    assert background() == ("keep", False)
+    assert background() == ("keep", "deployment", False)
     settings.KANDEV_BACKGROUND_PROCESSES = "end"
-    assert background() == ("end", False)
+    assert background() == ("end", "deployment", False)
     set_background_policy(session.id, "keep")
     set_background_policy(session.id, "keep")
-    assert background() == ("keep", True)
+    assert background() == ("keep", "session", True)
     set_background_policy(session.id, "")
-    assert background() == ("end", False)
+    assert background() == ("end", "deployment", False)
     recorded = session.events.filter(name="session.background_policy").order_by("seq")
     assert [event.payload for event in recorded] == [
         {"policy": "keep", "is_own": True},
@@ -176,6 +177,37 @@ def test_own_policy_applies_until_it_is_cleared(settings: Any) -> None:
     ]
     with pytest.raises(Invalid):
         set_background_policy(session.id, "kill")
+
+
+@pytest.mark.parametrize(
+    ("own", "of_profile", "policy", "source"),
+    [
+        ("", "", "keep", "deployment"),
+        ("", "end", "end", "profile"),
+        ("keep", "end", "keep", "session"),
+        ("end", "keep", "end", "session"),
+        ("kill", "end", "end", "profile"),
+        ("", "kill", "keep", "deployment"),
+    ],
+)
+def test_first_place_that_sets_a_policy_decides(own: str, of_profile: str, policy: str, source: str) -> None:
+    session = with_agent()
+    BackgroundWork.objects.create(session=session, policy=own)
+    AgentProfile.objects.update(background_policy=of_profile)
+    known = session_status(fresh(session))["background"]
+    assert (known["policy"], known["policy_source"], policy_of(session.id)) == (policy, source, policy)
+
+
+def test_policy_of_a_profile_applies_again_once_the_session_has_none() -> None:
+    session = with_agent()
+    AgentProfile.objects.update(background_policy="end")
+    set_background_policy(session.id, "keep")
+    set_background_policy(session.id, "")
+    assert session.events.get(name="session.background_policy", payload__is_own=False).payload["policy"] == "end"
+
+
+def test_policies_of_profiles_are_those_of_sessions() -> None:
+    assert dict(AgentProfile.BackgroundPolicy.choices) == {str(policy): text for policy, text in POLICY_TEXTS.items()}
 
 
 @pytest.mark.parametrize(

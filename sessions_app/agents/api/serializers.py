@@ -334,6 +334,7 @@ class ProfileSerializer(StrictModelSerializer):
             "supports_session_resume",
             "history_context_injection",
             "memory_check",
+            "background_policy",
             "created_at",
         )
         read_only_fields = fields

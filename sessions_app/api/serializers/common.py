@@ -16,10 +16,11 @@ from executors_app.wire.executions import ExecutorStatus
 from sessions_app.accounts.models import ApiToken
 from sessions_app.accounts.team_scope import teams_of
 from sessions_app.attention.rules.notices import AttentionKind
+from sessions_app.background.rules.background_work import BackgroundPolicySource
 from sessions_app.kernel.rules.json_size import json_size
 from sessions_app.kernel.rules.states import DesiredState, PromptState, RunState, SessionState, TaskState, WorkState
 from sessions_app.kernel.services.idempotency import KEY_LIMIT
-from sessions_app.recovery.rules.resumability import Policy
+from sessions_app.recovery.rules.resumability import Policy, PolicySource
 from sessions_app.waits.rules.wait_keys import WaitKind
 
 
@@ -31,7 +32,9 @@ def values_of(kind: type[StrEnum]) -> list[str]:
 ATTENTION_KINDS = values_of(AttentionKind)
 DESIRED_STATES = values_of(DesiredState)
 EXECUTOR_STATUSES = values_of(ExecutorStatus)
+BACKGROUND_POLICY_SOURCES = values_of(BackgroundPolicySource)
 POLICIES = values_of(Policy)
+POLICY_SOURCES = values_of(PolicySource)
 PROMPT_STATES = values_of(PromptState)
 RUN_STATES = values_of(RunState)
 SESSION_STATES = values_of(SessionState)

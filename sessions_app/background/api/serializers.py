@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from rest_framework import serializers
 
-from sessions_app.background.rules.background_work import BackgroundPolicy
+from sessions_app.background.rules.background_work import BackgroundPolicy, BackgroundPolicySource
 
 
 class BackgroundProcessSerializer(serializers.Serializer):  # type: ignore[type-arg]
@@ -36,7 +36,13 @@ class BackgroundSerializer(serializers.Serializer):  # type: ignore[type-arg]
         choices=[policy.value for policy in BackgroundPolicy],
         help_text="`keep`: they keep the session awake. `end`: the session sleeps when it is idle, which ends them.",
     )
-    has_own_policy = serializers.BooleanField(help_text="False: the policy is that of the deployment.")
+    policy_source = serializers.ChoiceField(
+        choices=[source.value for source in BackgroundPolicySource],
+        help_text="Where the policy is set: the first of these that sets one decides.",
+    )
+    has_own_policy = serializers.BooleanField(
+        help_text="False: the policy is that of the agent profile or of the deployment."
+    )
 
 
 class BackgroundPolicySerializer(serializers.Serializer):  # type: ignore[type-arg]
@@ -45,5 +51,5 @@ class BackgroundPolicySerializer(serializers.Serializer):  # type: ignore[type-a
     policy = serializers.ChoiceField(
         choices=[policy.value for policy in BackgroundPolicy],
         allow_blank=True,
-        help_text="Empty: the policy of the deployment applies.",
+        help_text="Empty: the policy of the agent profile applies, or else that of the deployment.",
     )

@@ -34,10 +34,43 @@ class BackgroundPolicy(StrEnum):
     """It sleeps, which ends them, and their commands are recorded."""
 
 
+class BackgroundPolicySource(StrEnum):
+    """Where the policy for background processes is set; the first of them that sets one decides."""
+
+    SESSION = "session"
+    PROFILE = "profile"
+    DEPLOYMENT = "deployment"
+
+
 POLICY_TEXTS: Final[Mapping[BackgroundPolicy, str]] = {
     BackgroundPolicy.KEEP: "Keep the session awake",
     BackgroundPolicy.END: "End them and let the session sleep",
 }
+SOURCE_TEXTS: Final[Mapping[BackgroundPolicySource, str]] = {
+    BackgroundPolicySource.SESSION: "Chosen for this session",
+    BackgroundPolicySource.PROFILE: "Default of the agent profile",
+    BackgroundPolicySource.DEPLOYMENT: "Default for this installation",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class EffectiveBackgroundPolicy:
+    """The policy that applies to a session, and where it is set."""
+
+    policy: BackgroundPolicy
+    source: BackgroundPolicySource
+
+
+def effective_background_policy(session: str, profile: str, deployment: str) -> EffectiveBackgroundPolicy:
+    """Return the policy of a session: its own, else that of its agent profile, else that of the deployment.
+
+    What a damaged row has instead of a policy counts as none.
+    """
+    choices = ((session, BackgroundPolicySource.SESSION), (profile, BackgroundPolicySource.PROFILE))
+    for policy, source in choices:
+        if policy in list(BackgroundPolicy):
+            return EffectiveBackgroundPolicy(BackgroundPolicy(policy), source)
+    return EffectiveBackgroundPolicy(BackgroundPolicy(deployment), BackgroundPolicySource.DEPLOYMENT)
 
 
 @dataclass(frozen=True, slots=True)

@@ -83,6 +83,7 @@ class BackgroundStatus(TypedDict):
     is_complete: bool
     cpu_seconds: float | None
     policy: str
+    policy_source: str
     has_own_policy: bool
 
 

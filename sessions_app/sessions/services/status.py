@@ -295,6 +295,7 @@ def _background(known: KnownProcesses) -> BackgroundStatus:
         "is_complete": known.is_complete,
         "cpu_seconds": known.cpu_seconds,
         "policy": str(known.policy),
+        "policy_source": str(known.policy_source),
         "has_own_policy": known.has_own_policy,
     }
 

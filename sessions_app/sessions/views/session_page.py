@@ -16,7 +16,14 @@ from executors_app.wire.executions import ExecutorStatus
 from sessions_app.accounts.authorization import is_isolated, may_operate
 from sessions_app.agents.services.agent_setup import agent_fix
 from sessions_app.agents.views.agent_settings import agent_settings_context, login_context, wants_login
-from sessions_app.background.rules.background_work import POLICY_TEXTS, BackgroundPolicy, cpu_time, ends_sentence
+from sessions_app.background.rules.background_work import (
+    POLICY_TEXTS,
+    SOURCE_TEXTS,
+    BackgroundPolicySource,
+    cpu_time,
+    effective_background_policy,
+    ends_sentence,
+)
 from sessions_app.kernel.rules.states import (
     ENDED_STATES,
     TERMINAL_STATES,
@@ -458,11 +465,17 @@ class SessionPage:
         return cpu_time(self.status.background["cpu_seconds"])
 
     @property
+    def background_policy_source(self) -> str:
+        """Where the policy for them is set."""
+        return SOURCE_TEXTS[BackgroundPolicySource(self.status.background["policy_source"])]
+
+    @property
     def background_choices(self) -> list[tuple[str, str, bool]]:
         """The policies for them: value, text, and whether it is the present one."""
         own = self.status.background["policy"] if self.status.background["has_own_policy"] else ""
-        default = POLICY_TEXTS[BackgroundPolicy(settings.KANDEV_BACKGROUND_PROCESSES)].lower()
-        choices = [("", f"Default for this installation: {default}", not own)]
+        of_profile = self._session.agent_profile.background_policy
+        default = effective_background_policy("", of_profile, settings.KANDEV_BACKGROUND_PROCESSES)
+        choices = [("", f"{SOURCE_TEXTS[default.source]}: {POLICY_TEXTS[default.policy].lower()}", not own)]
         return [*choices, *((policy.value, text, policy == own) for policy, text in POLICY_TEXTS.items())]
 
     @property

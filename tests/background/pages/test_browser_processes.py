@@ -43,7 +43,7 @@ def test_page_shows_what_runs_and_takes_the_policy(visit: Any, world: World) -> 
     expect(processes).to_contain_text("Processes of the agent that still run")
     expect(processes).to_contain_text("npm run dev")
     expect(processes).to_contain_text("CPU 1 min 15 s")
-    expect(processes).to_contain_text("CPU time of all: 3 min 0 s. They keep the session awake.")
+    expect(processes).to_contain_text("CPU time of all: 3 min 0 s. They keep the session awake. Default for")
     assert Axe().run(page).response["violations"] == []
 
     page.locator("summary", has_text="Processes left running").click()

@@ -7,6 +7,7 @@ from datetime import timedelta
 from django.test import Client
 from django.utils import timezone
 
+from executors_app.models import AgentProfile
 from sessions_app.models import BackgroundWork, TaskSession
 from tests.pages.world import World, first_prompt, ingest_lines, path_of
 
@@ -45,3 +46,16 @@ def test_policy_is_chosen_on_the_page_and_shown(ada: Client, world: World) -> No
     assert "They end when the session falls asleep." in html
     assert "this ends when the session falls asleep or the agent is stopped" in html
     assert BackgroundWork.objects.get(session=session).policy == "end"
+
+
+def test_page_says_where_the_policy_is_set(ada: Client, world: World) -> None:
+    session = with_processes(world)
+    path = path_of(session)
+    assert "They keep the session awake. Default for this installation." in ada.get(path).text
+    AgentProfile.objects.update(background_policy="end")
+    html = ada.get(path).text
+    assert "They end when the session falls asleep. Default of the agent profile." in html
+    assert "Default of the agent profile: end them and let the session sleep</option>" in html
+    assert "Processes left running: end them and let the session sleep" in ada.get("/agents/").text
+    ada.post(f"{path}background/", {"background": "keep"})
+    assert "They keep the session awake. Chosen for this session." in ada.get(path).text

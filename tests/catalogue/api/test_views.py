@@ -31,6 +31,7 @@ def test_profile_shows_only_the_names_of_its_secrets(world: World, staff: APICli
         "mcp_servers": [{"name": "tools", "url": "https://tools.example/", "headers": {"Authorization": SECRET}}],
         "permission_mode": "auto_approve",
         "supports_session_resume": False,
+        "background_policy": "end",
     }
     answer = staff.post(PROFILES, request, format="json")
     assert answer.status_code == 201
@@ -38,6 +39,7 @@ def test_profile_shows_only_the_names_of_its_secrets(world: World, staff: APICli
     made = answer.json()
     assert (made["env"], made["mcp_servers"]) == (["EMPTY", "TOKEN"], ["tools"])
     assert (made["command"], made["team"], made["supports_session_resume"]) == (request["command"], None, False)
+    assert made["background_policy"] == "end"
     assert AgentProfile.objects.get(id=made["id"]).env == request["env"]
     response = client_of(world.member).get(PROFILES)
     assert response.json()["count"] == 2
@@ -74,6 +76,7 @@ def test_stranger_sees_only_shared_profiles(world: World) -> None:
         (PROFILES, {"name": "x", "agent_type": "demo", "env": {"A": {}}}, "env"),
         (PROFILES, {"name": "x", "agent_type": "demo", "mcp_servers": [{}]}, "mcp_servers"),
         (PROFILES, {"name": "x", "agent_type": "demo", "permission_mode": "yes"}, "permission_mode"),
+        (PROFILES, {"name": "x", "agent_type": "demo", "background_policy": "kill"}, "background_policy"),
         (PROFILES, {"name": "x", "agent_type": "demo", "team": 10**30}, "team"),
         (EXECUTORS, {"name": "x", "runtime": "moon"}, "runtime"),
         (EXECUTORS, {"name": "here", "runtime": "local_standalone"}, "name"),
