@@ -80,6 +80,7 @@ class Turn(TeamModel):
         )
         indexes = (
             models.Index(fields=("reason",), name="run_interrupted", condition=models.Q(state="interrupted")),
+            models.Index(fields=("session", "-started_at", "-id"), name="run_newest_of_session"),
             models.Index(fields=("started_at",), name="run_not_ended", condition=models.Q(ended_at__isnull=True)),
         )
 
@@ -99,10 +100,17 @@ def newest_run(session: TaskSession) -> Turn | None:
     return attach_session(session, _NEWEST_RUN.first(session.id))
 
 
-def newest_runs(sessions: Collection[uuid.UUID]) -> dict[uuid.UUID, Turn]:
-    """Return the run with the latest start of each session that has one, by session; one query."""
-    of_session = Turn.objects.filter(session=models.OuterRef("session")).order_by("-started_at", "-id")
-    found = Turn.objects.filter(session__in=sessions, id=models.Subquery(of_session.values("id")[:1]))
+def newest_runs(sessions: Collection[uuid.UUID], columns: Collection[str] = ()) -> dict[uuid.UUID, Turn]:
+    """Return the run with the latest start of each session that has one, by session; one query.
+
+    ``columns`` are those that the caller reads; all if it names none. An index is asked once for each session, so the
+    cost does not depend on how many runs they have had.
+    """
+    of_session = Turn.objects.filter(session=models.OuterRef("pk")).order_by("-started_at", "-id")
+    newest = TaskSession.objects.filter(id__in=sessions).values(newest=models.Subquery(of_session.values("id")[:1]))
+    found = Turn.objects.filter(id__in=newest).order_by()
+    if columns:
+        found = found.only("session_id", *columns)
     return {run.session_id: run for run in found}
 
 

@@ -13,6 +13,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from tests.bench import (
+    boards,
     catching_up,
     composite,
     deaths,
@@ -87,6 +88,8 @@ class Sizes:
     """Idle sessions at once."""
     talkers: int
     """Agents that write at once."""
+    board: int
+    """Tasks of a full board."""
     growth: tuple[int, ...]
     """Sizes of the growth curves."""
     history: tuple[int, ...]
@@ -122,6 +125,7 @@ FULL = Sizes(
     spoken=50_000,
     dense=500,
     talkers=200,
+    board=2_000,
     growth=(100, 1_000, 10_000),
     history=(100, 1_000, 10_000),
     live=(10, 100, 1_000),
@@ -147,6 +151,7 @@ QUICK = Sizes(
     spoken=500,
     dense=2,
     talkers=3,
+    board=20,
     growth=(5, 20),
     history=(2, 4),
     live=(2, 4),
@@ -289,6 +294,7 @@ PARTS: Mapping[str, Part] = {
         world, sizes.megabytes, sizes.samples, sizes.rounds, limited=sizes.limited
     ),
     "long-page": lambda world, sizes: [screens.of_a_long_session(world, sizes.messages, sizes.rounds)],
+    "board": lambda world, sizes: boards.of_tasks(world, sizes.board, sizes.rounds, limited=sizes.limited),
     "fan-out": lambda world, sizes: fanout.to_all(world, sizes.sockets, sizes.rounds, limited=sizes.limited),
     "history": lambda _, sizes: growing_history.curves(sizes.history, min(sizes.rounds, 7), limited=sizes.limited),
     "live": lambda world, sizes: growing_fleet.curves(world, sizes.live, min(sizes.rounds, 5), limited=sizes.limited),

@@ -33,6 +33,7 @@ ROWS = (
     "group_send, in memory",
     "bare bulk_create of an event each",
     "aiohttp + bulk_update",
+    "board of 20 tasks, CPU",
     "board, tasks",
     "history: board, 4 finished",
     "history: metrics, 4 finished",

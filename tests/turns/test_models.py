@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import Any
 
 import pytest
 from django.db import connection
 from django.test.utils import CaptureQueriesContext
+from django.utils import timezone
 
 from executors_app.wire.protocol import JournalKind
 from executors_app.wire.replayed_texts import text_digest
 from sessions_app.kernel.rules.states import PromptKind, TurnOrigin
 from sessions_app.models import Prompt, Run, TaskSession, Turn
 from sessions_app.recovery.rules.verification import ANSWER_LIMIT
+from sessions_app.turns.models import newest_runs
 from tests.supervisor.journals import Journal, ingest
 from tests.supervisor.rows import change, make_user, running_session
 
@@ -218,3 +221,45 @@ def test_figures_cost_one_statement_in_each_batch() -> None:
             ingest(session, lines)
         counts.append(len(queries))
     assert counts[0] == counts[1]
+
+
+# --- the newest run ---
+
+
+def runs_of(session: TaskSession, *minutes: int) -> list[Turn]:
+    began = timezone.now()
+    return [
+        Turn.objects.create(
+            session=session, message_id=f"m{at}", state="completed", started_at=began + timedelta(minutes=at)
+        )
+        for at in minutes
+    ]
+
+
+def test_newest_run_of_each_session_is_the_one_that_started_last() -> None:
+    busy, quiet, new = running_session(), running_session(), running_session()
+    _, latest, _ = runs_of(busy, 1, 3, 2)
+    (only,) = runs_of(quiet, 5)
+    assert newest_runs([busy.id, quiet.id, new.id]) == {busy.id: latest, quiet.id: only}
+    assert newest_runs([quiet.id]) == {quiet.id: only}
+
+
+def test_newest_run_has_the_columns_that_its_reader_names() -> None:
+    session = running_session()
+    runs_of(session, 1)
+    run = newest_runs([session.id], ["state"])[session.id]
+    assert (run.state, run.session_id) == ("completed", session.id)
+    assert "usage" in run.get_deferred_fields()
+
+
+@pytest.mark.embedded
+def test_newest_run_of_each_session_is_read_from_an_index() -> None:
+    session = running_session()
+    runs_of(session, 1, 2)
+    with CaptureQueriesContext(connection) as queries:
+        newest_runs([session.id])
+    with connection.cursor() as cursor:
+        cursor.execute(f"EXPLAIN QUERY PLAN {queries[0]['sql']}")
+        plan = " / ".join(str(row[3]) for row in cursor.fetchall())
+    assert "run_newest_of_session" in plan
+    assert "ORDER BY" not in plan, "nothing is sorted, however many runs a session has had"

@@ -11,9 +11,10 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from django.contrib.auth.models import User
-from django.db.models import Count, Exists, OuterRef, Q, QuerySet, Subquery, Window
+from django.db.models import Count, Exists, OuterRef, Prefetch, Q, QuerySet, Subquery, Window
 from django.db.models.functions import RowNumber
 
+from executors_app.models import PROFILE_SECRETS, AgentProfile
 from sessions_app.attention.rules.notices import AttentionKind
 from sessions_app.attention.services import inbox
 from sessions_app.attention.services.inbox import has_unseen
@@ -40,7 +41,6 @@ from sessions_app.models import (
 )
 from sessions_app.recovery.services.assessment import is_running
 from sessions_app.sessions.rules.situation_facts import SituationFacts
-from sessions_app.sessions.services.queries import SECRET_FIELDS
 from sessions_app.sessions.services.status import CLAIMS_TO_RUN, SessionRunState, is_asleep, load_run_states
 from sessions_app.starts.rules.restart_rules import WaitReason
 from sessions_app.waits.rules.wait_keys import WaitKind
@@ -129,7 +129,7 @@ def board_columns(user: User, criteria: BoardFilter = BoardFilter()) -> list[Boa
     counts: dict[str, int] = dict(tasks.order_by().values_list("state").annotate(Count("id")))
     shown = [state for state in TaskState if _is_shown(state, criteria, counts)]
     found = _newest_of_each(tasks, {state: counts.get(state, 0) for state in shown})
-    sessions = _newest_sessions([task.id for tasks_ in found.values() for task in tasks_], user)
+    sessions = _newest_sessions([task for tasks_ in found.values() for task in tasks_], user)
     return [
         BoardColumn(state, counts.get(state, 0), [sessions.of_task(task) for task in tasks_])
         for state, tasks_ in found.items()
@@ -161,9 +161,12 @@ def _is_shown(state: TaskState, criteria: BoardFilter, counts: Mapping[str, int]
 
 
 def _with_run(tasks: QuerySet[Task]) -> QuerySet[Task]:
-    """Add, as ``run_id``, the workflow run that the task was created for."""
+    """Add, as ``run_id``, the workflow run that the task was created for.
+
+    Teams and repositories are prefetched: many tasks share a few of them. A description can have a megabyte.
+    """
     run = Subquery(WorkflowRun.objects.filter(task=OuterRef("pk")).values("id")[:1])
-    return tasks.select_related("repository", "team").annotate(run_id=run)
+    return tasks.prefetch_related("repository", "team").defer("description").annotate(run_id=run)
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,19 +180,42 @@ class _NewestSessions:
         return BoardTask(task, self.rows.get(task.id, ()), self.counts.get(task.id, 0))
 
 
-def _newest_sessions(tasks: Sequence[uuid.UUID], user: User) -> _NewestSessions:
+_SESSION_COLUMNS: Final = (
+    "task_id",
+    "state",
+    "agent_profile_id",
+    "agent_execution_id",
+    "metadata",
+    "has_agent",
+    "desired_state",
+    "work_state",
+    "error_code",
+    "next_restart_at",
+    "start_rank",
+    "stalled_since",
+    "launch_id",
+    "created_at",
+)
+"""What cards show of a session, or derive from."""
+
+
+def _newest_sessions(tasks: Sequence[Task], user: User) -> _NewestSessions:
     """Return the newest sessions of each task, at most ``SESSIONS_PER_TASK``; a constant number of queries.
 
     Their ids first: what the board shows of a session takes a dozen subqueries.
     """
-    numbered = TaskSession.objects.filter(task__in=tasks).annotate(
+    numbered = TaskSession.objects.filter(task__in=[task.id for task in tasks]).annotate(
         place=Window(RowNumber(), partition_by="task", order_by=("-created_at", "id")),
         total=Window(Count("id"), partition_by="task"),
     )
     newest = list(numbered.filter(place__lte=SESSIONS_PER_TASK).order_by().values_list("id", "task", "total"))
     shown = TaskSession.objects.filter(id__in=[session_id for session_id, _, _ in newest])
-    shown = shown.select_related("task", "agent_profile").defer(*SECRET_FIELDS)
+    profiles = Prefetch("agent_profile", AgentProfile.objects.defer(*PROFILE_SECRETS))
+    shown = shown.only(*_SESSION_COLUMNS).prefetch_related(profiles)
     sessions = list(annotate_needs(shown, user).order_by("-created_at", "id"))
+    of_board = {task.id: task for task in tasks}
+    for session in sessions:
+        session.task = of_board[session.task_id]
     described = session_rows(sessions)
     rows: dict[uuid.UUID, list[SessionRow]] = {}
     for session in sessions:

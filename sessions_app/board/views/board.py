@@ -5,6 +5,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Final
 from urllib.parse import urlencode
 
@@ -154,7 +155,7 @@ def columns_context(user: User, criteria: BoardFilter = BoardFilter()) -> dict[s
     return context
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class TaskCard:
     """A task on the board."""
 
@@ -167,7 +168,7 @@ class TaskCard:
         """The task."""
         return self.board_task.task
 
-    @property
+    @cached_property
     def sessions(self) -> list[dict[str, Any]]:
         """Its newest sessions."""
         return [session_chips(row) for row in self.board_task.sessions]

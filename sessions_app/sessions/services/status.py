@@ -5,7 +5,7 @@ from __future__ import annotations
 import uuid
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple, TypedDict, cast
+from typing import Any, Final, NamedTuple, TypedDict, cast
 
 from django.conf import settings
 from django.contrib.auth.models import User
@@ -92,9 +92,13 @@ class SessionRunState(NamedTuple):
     derived: DerivedStatus
 
 
+_RUN_COLUMNS: Final = ("state", "reason", "waited", "has_process", "wait_kind", "wait_id", "origin")
+"""What lists read of a session's newest run."""
+
+
 def load_run_states(sessions: Sequence[TaskSession]) -> Mapping[uuid.UUID, SessionRunState]:
-    """Return the run state by session id; a constant number of queries."""
-    runs = newest_runs([session.id for session in sessions])
+    """Return the run state by session id; a constant number of queries. Of the run it has ``_RUN_COLUMNS`` alone."""
+    runs = newest_runs([session.id for session in sessions], _RUN_COLUMNS)
     tokens = _best_tokens([run for run in runs.values() if run.state == RunState.WAITING])
     executions = ExecutorRunning.objects.only("id", "status", "status_reason", "session_id").in_bulk(
         [session.agent_execution_id for session in sessions if session.agent_execution_id]
