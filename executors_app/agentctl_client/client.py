@@ -33,6 +33,7 @@ from executors_app.machine.process.execution_processes import recorded_process
 from executors_app.wire import socket_urls
 from executors_app.wire.errors import (
     AgentctlForeign,
+    AgentctlOutdated,
     AgentctlRefused,
     AgentctlUnreachable,
     ExecutorError,
@@ -46,6 +47,8 @@ from executors_app.wire.protocol import GENERATION_HEADER, SOCKET_MESSAGE_LIMIT,
 
 DEFAULT_TIMEOUT: Final = 30.0
 _MAKE_TIMEOUT: Final = 900.0
+_GIT_TIMEOUT: Final = 120.0
+"""Seconds for several calls of git, each of which agentctl limits by itself."""
 _HEARTBEAT_INTERVAL: Final = 20.0
 _CLOSE_TIMEOUT: Final = aiohttp.ClientWSTimeout(ws_close=0.5)
 """Short: a frozen agentctl never confirms the close, and closing a stream must not wait for it."""
@@ -137,7 +140,11 @@ class HttpClient:
                 yield socket
 
     async def get(
-        self, path: str, params: Mapping[str, str] | None = None, *, timeout: float = DEFAULT_TIMEOUT
+        self,
+        path: str,
+        params: Mapping[str, str] | Sequence[tuple[str, str]] | None = None,
+        *,
+        timeout: float = DEFAULT_TIMEOUT,
     ) -> dict[str, Any]:
         """Return the JSON object of a successful answer."""
         return read_json(200, await self.call("GET", path, params=params, timeout=timeout))
@@ -161,7 +168,7 @@ class HttpClient:
         method: str,
         path: str,
         *,
-        params: Mapping[str, str] | None = None,
+        params: Mapping[str, str] | Sequence[tuple[str, str]] | None = None,
         data: bytes | None = None,
         headers: Mapping[str, str] | None = None,
         timeout: float = DEFAULT_TIMEOUT,
@@ -420,6 +427,30 @@ class AgentctlClient:
     async def git(self, what: str, params: Mapping[str, str] | None = None) -> dict[str, Any]:
         """Query git: ``status``, ``diff`` (path), ``log`` (limit, skip, ref) or ``changes`` (since)."""
         return await self._wire.get(f"/git/{what}", params)
+
+    async def branch_changes(self, base: str) -> dict[str, Any]:
+        """Return what the branch has changed since ``base`` (empty: where the session started), as agentctl lists it.
+
+        Raises AgentctlOutdated if agentctl is of a release that cannot.
+        """
+        return await self._since_1_1("/git/branch", [("base", base)])
+
+    async def branch_hunks(self, base: str, paths: Sequence[str], context: int) -> dict[str, Any]:
+        """Return the hunks of some of these files; raises AgentctlOutdated like ``branch_changes``."""
+        params = [("base", base), ("context", str(context)), *(("path", path) for path in paths)]
+        return await self._since_1_1("/git/hunks", params)
+
+    async def _since_1_1(self, path: str, params: Sequence[tuple[str, str]]) -> dict[str, Any]:
+        """Get from an endpoint that 1.0 lacks, and which itself never answers that something was not found."""
+        try:
+            return await self._wire.get(path, params, timeout=_GIT_TIMEOUT)
+        except AgentctlRefused as error:
+            if error.refusal != Code.NOT_FOUND:
+                raise
+            raise AgentctlOutdated(
+                "This needs a newer agentctl than the one that serves this session. Stop the session and start it "
+                "again; on another machine, install this release of Kandev there first."
+            ) from error
 
     async def commit(self, body: Mapping[str, Any]) -> dict[str, Any]:
         """Commit in the workspace: ``{message, paths?, author_name?, author_email?}``."""

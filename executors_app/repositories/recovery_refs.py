@@ -24,7 +24,7 @@ from executors_app.repositories.git_errors import Cause
 from executors_app.repositories.layout import common_directory
 from executors_app.repositories.team import TeamRepository
 from executors_app.repositories.workspace_store import execution_storage
-from executors_app.wire.errors import NotKept, RepositoryUnusable, RuntimeUnavailable
+from executors_app.wire.errors import ExecutorError, NotKept, RepositoryUnusable, RuntimeUnavailable
 from executors_app.wire.file_content import describe_content
 
 CONTENT_LIMIT: Final = 1 << 20
@@ -128,8 +128,8 @@ def _is_usable_snapshot(source: Archive | TeamRepository, found: RecoverySnapsho
 
 def list_saved_directory(kept: SavedWork, path: str) -> dict[str, Any]:
     """Return ``{path, entries: [{name, type, size}], truncated, kept}``; raises NotKept."""
-    plain, saved = _check_path(path), _saved_submodules(kept)
-    listed = _read_git(kept, "ls-tree", "-z", "-l", _place_of(kept, plain, saved))
+    plain, saved = check_saved_path(path), _saved_submodules(kept)
+    listed = read_saved_git(kept, "ls-tree", "-z", "-l", _place_of(kept, plain, saved))
     entries = [_tree_entry(line) for line in listed.split(b"\0")[:-1]]
     submodules = {each.path for each in saved}
     for entry in entries:
@@ -141,11 +141,11 @@ def list_saved_directory(kept: SavedWork, path: str) -> dict[str, Any]:
 
 def read_saved_content(kept: SavedWork, path: str) -> dict[str, Any]:
     """Return ``{path, size, encoding, binary, content, truncated, hash, kept}``; raises NotKept."""
-    found = _place_of(kept, _check_path(path), _saved_submodules(kept))
-    if _read_git(kept, "cat-file", "-t", found) != b"blob\n":
+    found = _place_of(kept, check_saved_path(path), _saved_submodules(kept))
+    if read_saved_git(kept, "cat-file", "-t", found) != b"blob\n":
         raise NotKept("This is not a file.", path=path)
-    size = int(_read_git(kept, "cat-file", "-s", found))
-    data = _read_git(kept, "cat-file", "blob", found, limit=CONTENT_LIMIT)
+    size = int(read_saved_git(kept, "cat-file", "-s", found))
+    data = read_saved_git(kept, "cat-file", "blob", found, limit=CONTENT_LIMIT)
     return {**describe_content(path, size, data, size > len(data)), **kept.kept_field()}
 
 
@@ -188,7 +188,7 @@ def _states_of(kept: SavedWork, path: str) -> tuple[tuple[str, str, str], str]:
     outside = (kept.head, kept.index, kept.files)
     if not path:
         return outside, ""
-    plain = _check_path(path)
+    plain = check_saved_path(path)
     around = _submodule_around(plain, _saved_submodules(kept))
     if around is None:
         return outside, plain
@@ -199,12 +199,12 @@ def _read_diff(kept: SavedWork, before: str, after: str, path: str) -> bytes:
     arguments = ["--literal-pathspecs", "diff-tree", *_PATCH_OPTIONS, before, after]
     if path:
         arguments += ["--", path]
-    return _read_git(kept, *arguments, limit=CONTENT_LIMIT)
+    return read_saved_git(kept, *arguments, limit=CONTENT_LIMIT)
 
 
 def saved_log(kept: SavedWork, limit: int, skip: int) -> dict[str, Any]:
     """Return ``{commits: [{id, parents, author, email, at, subject, body}], more, truncated, kept}``, newest first."""
-    output = _read_git(kept, *git_log_arguments(limit + 1, skip, kept.head))
+    output = read_saved_git(kept, *git_log_arguments(limit + 1, skip, kept.head))
     commits = parse_git_log(output.split(b"\0")[:-1])
     truncated = len(output) == LIST_LIMIT
     return {"commits": commits[:limit], "more": len(commits) > limit, "truncated": truncated, **kept.kept_field()}
@@ -223,14 +223,14 @@ def _saved_submodules(kept: SavedWork) -> list[_SavedSubmodule]:
     """Return the submodules with work of their own, outer ones first; what an agent wrote instead is left out."""
     if not kept.submodules:
         return []
-    names = _read_git(kept, "ls-tree", "-z", "--name-only", kept.submodules).split(b"\0")[:-1]
+    names = read_saved_git(kept, "ls-tree", "-z", "--name-only", kept.submodules).split(b"\0")[:-1]
     found = []
     for name in names[:_MAX_SUBMODULES]:
         if not name.isdigit():
             continue
         place = f"{kept.submodules}:{name.decode()}"
         try:
-            about = parse_description(_read_git(kept, "cat-file", "blob", f"{place}/about"))
+            about = parse_description(read_saved_git(kept, "cat-file", "blob", f"{place}/about"))
         except (NotKept, ValueError):
             continue
         states = (f"{place}/trees/{about.head}", f"{place}/index", f"{place}/files")
@@ -269,7 +269,7 @@ def _submodule_status(kept: SavedWork, saved: _SavedSubmodule) -> dict[str, Any]
     return {"path": saved.path, "files": files[:_MAX_FILES], "count": len(files), "problem": ""}
 
 
-def _read_git(kept: SavedWork, *arguments: str, limit: int = LIST_LIMIT) -> bytes:
+def read_saved_git(kept: SavedWork, *arguments: str, limit: int = LIST_LIMIT) -> bytes:
     """Return the first ``limit`` bytes of what git says about saved work, which its agent wrote.
 
     Raises NotKept for what is not there or cannot be shown, RuntimeUnavailable if git is busy.
@@ -277,14 +277,19 @@ def _read_git(kept: SavedWork, *arguments: str, limit: int = LIST_LIMIT) -> byte
     try:
         return kept.source.git.read(*arguments, limit=limit)
     except GitFailed as error:
-        if error.cause is Cause.BUSY:
-            raise RuntimeUnavailable("Too much saved work is being read at this moment. Try again.") from error
-        if error.cause in _TOO_LARGE:
-            raise NotKept("This is too large to show. Fetch the session's branch to see it.") from error
-        raise NotKept("There is no such file or directory.") from error
+        raise refusal_of(error) from error
 
 
-def _check_path(path: str) -> str:
+def refusal_of(error: GitFailed) -> ExecutorError:
+    """Return the error for people whose view of saved work failed."""
+    if error.cause is Cause.BUSY:
+        return RuntimeUnavailable("Too much saved work is being read at this moment. Try again.")
+    if error.cause in _TOO_LARGE:
+        return NotKept("This is too large to show. Fetch the session's branch to see it.")
+    return NotKept("There is no such file or directory.")
+
+
+def check_saved_path(path: str) -> str:
     """Return a path in the form of git's trees: relative, without ``.`` and ``..``; raises NotKept."""
     plain = PurePosixPath(path)
     if plain.is_absolute() or ".." in plain.parts or "\0" in path:
@@ -306,7 +311,9 @@ def _tree_entry(line: bytes) -> dict[str, Any]:
 
 def _changes(kept: SavedWork, before: str, after: str) -> list[dict[str, str]]:
     words = (
-        _read_git(kept, "diff-tree", *_NAME_STATUS_OPTIONS, before, after).decode("utf-8", "replace").split("\0")[:-1]
+        read_saved_git(kept, "diff-tree", *_NAME_STATUS_OPTIONS, before, after)
+        .decode("utf-8", "replace")
+        .split("\0")[:-1]
     )
     pairs = zip(words[::2], words[1::2], strict=False)
     return [{"path": path, "change": _CHANGES.get(letter, letter)} for letter, path in pairs]

@@ -55,6 +55,12 @@ class AgentctlRefused(ExecutorError):
         """``code`` of agentctl's own answer (``protocol.Code``)."""
 
 
+class AgentctlOutdated(ExecutorError):
+    """The session's agentctl is of an older release and does not know this request."""
+
+    code = "agentctl_outdated"
+
+
 class StaleGeneration(AgentctlRefused):
     """Another supervisor has taken over this execution."""
 

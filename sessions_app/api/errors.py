@@ -56,6 +56,7 @@ STATUS_BY_CODE: Final = {
 _EXECUTOR_CODES: Final = {
     "agentctl_unreachable": "agentctl_unreachable",
     "agentctl_foreign": "agentctl_unreachable",
+    "agentctl_outdated": "agentctl_outdated",
     "repository_unusable": VALIDATION_ERROR,
     "stale_generation": "stale_generation",
     "worktree_missing": "worktree_missing",

@@ -14,9 +14,10 @@ from zipfile import ZipFile
 
 import pytest
 
+from executors_app.agentctl_client.client import AgentctlClient
 from executors_app.machine.agentctl_answers import check_execution
 from executors_app.machine.process import identity
-from executors_app.wire.errors import AgentctlForeign
+from executors_app.wire.errors import AgentctlForeign, AgentctlOutdated
 from executors_app.wire.protocol import GENERATION_HEADER, PROTOCOL_VERSION
 from tests.executors.repositories import make_repository
 from tests.services import ROOT
@@ -126,6 +127,14 @@ def test_client_can_hold_a_conversation_with_an_agentctl(older: Path, tmp_path: 
         "files": sorted([".git", "README.md", "new.txt"]),
         "snapshot": True,
     }
+
+
+async def test_agentctl_that_cannot_list_a_branch_is_named_as_outdated(older: Path, tmp_path: Path) -> None:
+    with agentctl_of(older, tmp_path / "place") as url:
+        client = AgentctlClient(url, TOKEN, EXECUTION, generation=1)
+        for call in (client.branch_changes("main"), client.branch_hunks("main", ["README.md"], 3)):
+            with pytest.raises(AgentctlOutdated, match="newer agentctl"):
+                await call
 
 
 @pytest.mark.parametrize("version", [PROTOCOL_VERSION - 1, PROTOCOL_VERSION, PROTOCOL_VERSION + 1])

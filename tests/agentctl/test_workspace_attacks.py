@@ -40,6 +40,10 @@ def diff(name: str, path: str, expected: Expected = BAD) -> Attack:
     return Attack(f"diff {name}", "GET", "/git/diff", expected, {"path": path})
 
 
+def hunks(name: str, expected: Expected = BAD, **query: str) -> Attack:
+    return Attack(f"hunks of {name}", "GET", "/git/hunks", expected, query)
+
+
 def log(name: str, expected: Expected = BAD, **query: str) -> Attack:
     return Attack(f"log {name}", "GET", "/git/log", expected, query)
 
@@ -99,6 +103,14 @@ ATTACKS = [
     diff("a range", "HEAD~1..HEAD", MISSING),
     diff("a reflog entry", "HEAD@{1}", MISSING),
     diff("git's settings", ".git/config"),
+    hunks("nothing"),
+    hunks("up", path="../secret"),
+    hunks("an absolute path", path="/etc/passwd"),
+    hunks("a file through a link", path="to-outside/secret"),
+    hunks("git's settings", path=".git/config"),
+    hunks("a NUL", path="a\0b"),
+    hunks("a line number that is none", path="README", context="--all"),
+    hunks("too many lines", path="README", context="1000000"),
     log("an option", ref="--output=stolen"),
     log("another option", ref="-p"),
     log("all refs", ref="--all"),
@@ -204,3 +216,39 @@ async def test_branch_named_like_an_option_causes_no_errors(running: Running, gu
     assert (await running.post("/snapshot"))[0] == 200
     assert (await running.get("/status"))["workspace"]["branch"] == "--stolen"
     assert len((await running.get("/git/log"))["commits"]) == 1
+
+
+HOSTILE_NAMES = [
+    *("--output=stolen", "-p", "HEAD..other", "^HEAD", ":/Write", "HEAD:README", "HEAD other", "HEAD\n--all"),
+    *("a\0b", "x" * 5000, "a-tree", "refs/heads/--output=stolen", "ext::sh -c touch% stolen"),
+]
+
+
+@pytest.mark.parametrize("name", HOSTILE_NAMES)
+async def test_hostile_base_is_no_base_and_changes_nothing(
+    running: Running, guarded_repository: Path, name: str
+) -> None:
+    before = everything(guarded_repository)
+    answer = await running.get("/git/branch", base=name)
+    assert answer["base"]["problem"] == "not_found"
+    assert everything(guarded_repository) == before
+
+
+@pytest.mark.parametrize("path", ["--output=stolen", "*", ":(top)README", ":!README", "HEAD:README", "to-secret/x"])
+async def test_hostile_path_has_no_hunks(running: Running, guarded_repository: Path, path: str) -> None:
+    (guarded_repository / "README").write_text("changed\n")
+    before = everything(guarded_repository)
+    answer = await running.get("/git/hunks", base="main", path=path)
+    assert "classified" not in str(answer)
+    assert [file["hunks"] for file in answer.get("files", [])] in ([[]], [])
+    assert everything(guarded_repository) == before
+
+
+async def test_link_that_leads_out_shows_where_it_leads_and_not_what_is_there(
+    running: Running, guarded_repository: Path
+) -> None:
+    answer = await running.get("/git/hunks", base="main", path="to-secret")
+    (file,) = answer["files"]
+    assert file["hunks"][0]["lines"][0] == f"+{guarded_repository.parent / 'secret'}"
+    listed = await running.get("/git/branch", base="main")
+    assert {file["path"]: file["content"] for file in listed["files"]}["to-secret"] == "symlink"

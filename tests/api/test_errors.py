@@ -207,6 +207,7 @@ def test_unexpected_error_is_logged_and_reveals_nothing(
     [
         (places.AgentctlUnreachable(), 503, "agentctl_unreachable"),
         (places.AgentctlForeign(), 503, "agentctl_unreachable"),
+        (places.AgentctlOutdated(), 409, "agentctl_outdated"),
         (places.RuntimeUnavailable(), 503, "runtime_unavailable"),
         (places.LaunchFailed(), 503, "runtime_unavailable"),
         (places.WorkspaceGone(), 409, "worktree_missing"),

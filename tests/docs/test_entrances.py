@@ -31,6 +31,7 @@ RECORD: Final = "the portable record"
 ARGUMENTS: Final = "arguments of commands"
 OURS: Final = "files of Kandev's own"
 WORKSPACE: Final = "files of a workspace"
+BRANCH: Final = "the changes of a branch"
 REPOSITORY: Final = "pointers, heads and locks"
 REFS: Final = "refs of a team's repository"
 TEAM: Final = "other files of a team's repository"
@@ -71,6 +72,7 @@ FILES: Final[Mapping[str, str]] = {
                 *("agentctl/workspace/files", "agentctl/workspace/file_writing", "agentctl/workspace/paths"),
                 *("agentctl/workspace/submodule_snapshots", "machine/untrusted_files"),
             ),
+            BRANCH: ("agentctl/workspace/branch_review",),
             REPOSITORY: (
                 *("machine/git/git_directory", "machine/git/private_git_directory", "machine/git/ref_locks"),
                 *("machine/git/worktrees", "machine/git/git_process"),

@@ -137,6 +137,8 @@ API: Final[Mapping[str, Methods]] = {
     _SESSION + "git/status/": {"get": reads(503)},
     _SESSION + "git/diff/": {"get": reads(503)},
     _SESSION + "git/log/": {"get": reads(503)},
+    _SESSION + "review/": {"get": reads(503)},
+    _SESSION + "review/hunks/": {"get": reads(503).asking("path=x")},
     _SESSION + "git/commit/": {"post": writes(503, message="Go on")},
     _SESSION + "permissions/": {"get": reads()},
     _SESSION + "permissions/<name:permission_id>/": {

@@ -24,7 +24,8 @@ from tests.workspace.trees import git_of, make_six
 
 NOWHERE = "http://127.0.0.1:1"
 HISTORY = ("messages/", "events/", "receipts/", "runs/", "prompts/", "permissions/", "status/", "")
-WORKSPACE = ("files/", "files/content/?path=one", "git/status/", "git/diff/", "git/log/")
+REVIEWED = "review/hunks/?path=one"
+WORKSPACE = ("files/", "files/content/?path=one", "git/status/", "git/diff/", "git/log/", "review/", REVIEWED)
 
 
 @pytest.fixture
@@ -130,6 +131,9 @@ def test_history_diffs_and_files_are_available(
     status = kept["git/status/"]
     assert [len(status[part]) for part in ("staged", "unstaged", "untracked")] == [1, 3, 2]
     assert "-before\n+after\n" in kept["git/diff/"]["unstaged"]
+    changed = {file["path"]: file["change"] for file in kept["review/"]["files"]}
+    assert changed.keys() == {"one", "two", "three", "staged", "untracked", "with space\nand line"}
+    assert kept[REVIEWED]["files"][0]["hunks"][0]["lines"] == ["+after"]
     assert kept["git/log/"]["commits"][0]["subject"] == "Write three"
     assert all(one["kept"]["commit"] for one in kept.values())
 

@@ -22,12 +22,13 @@ from executors_app.agentctl.http.server import (
     read_json_object,
     websocket_for,
 )
-from executors_app.agentctl.workspace import changes
+from executors_app.agentctl.workspace import branch_review, changes
 from executors_app.agentctl.workspace.file_writing import ANY_CONTENT, write_content
 from executors_app.agentctl.workspace.files import list_directory, read_content
 from executors_app.agentctl.workspace.shells import Shell, ShellManager, ShellReader, check_size
 from executors_app.agentctl.workspace.snapshot_service import SnapshotService
 from executors_app.agentctl.workspace.workspace import Workspace
+from executors_app.machine.git.branch_changes import MAX_CONTEXT
 from executors_app.wire.protocol import CLOSE_OVERTAKEN, ApiError, Code, validation_error
 
 logger = logging.getLogger(__name__)
@@ -145,6 +146,8 @@ class WorkspaceApi:
             web.get("/git/diff", self._diff),
             web.get("/git/log", self._log),
             web.get("/git/changes", self._changes),
+            web.get("/git/branch", self._branch),
+            web.get("/git/hunks", self._hunks),
             web.post("/git/commit", self._commit),
             web.get("/shell", ShellSockets(self._workspace.shells).serve, allow_head=False),
             web.post("/workspace", self._make),
@@ -198,6 +201,19 @@ class WorkspaceApi:
 
     async def _changes(self, request: web.Request) -> web.Response:
         return json_response(await self._keeper.changed_since(request.query.get("since", "")))
+
+    async def _branch(self, request: web.Request) -> web.Response:
+        requested = request.query.get("base", "")
+        return json_response(await self._on_workspace(self._workspace.list_branch_changes, requested))
+
+    async def _hunks(self, request: web.Request) -> web.Response:
+        query = request.query
+        paths = branch_review.parse_paths(query.getall("path", []))
+        context = parse_number(query.get("context", "3"), "context")
+        if not 0 <= context <= MAX_CONTEXT:
+            raise validation_error(f"context must be between 0 and {MAX_CONTEXT}", field="context")
+        answer = await self._on_workspace(self._workspace.branch_hunks, query.get("base", ""), paths, context)
+        return json_response(answer)
 
     async def _commit(self, request: web.Request) -> web.Response:
         body = await read_json_object(request)

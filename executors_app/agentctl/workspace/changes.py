@@ -48,7 +48,7 @@ def git_status(git: WorkspaceGit) -> dict[str, Any]:
 def git_diff(git: WorkspaceGit, path: str = "") -> dict[str, Any]:
     """Return ``{path, staged, unstaged, truncated}``: both diffs as text of at most ``DIFF_LIMIT`` bytes."""
     if path:
-        path = _checked_path(git.root, path)
+        path = checked_path(git.root, path)
     with repository_of(git, path) as (inside, rest):
         arguments = list(_PLAIN_DIFF_OPTIONS)
         if rest:
@@ -101,7 +101,7 @@ def create_commit(git: WorkspaceGit, message: str, author: tuple[str, str] | Non
     """
     if not message.strip():
         raise validation_error("the commit message is empty", field="message")
-    where = [_checked_path(git.root, path) for path in only]
+    where = [checked_path(git.root, path) for path in only]
     _refuse_files_of_submodules(git, where)
     if git.run("ls-files", "--unmerged", "-z").data:
         raise ApiError(Code.CONFLICT, "a merge is unfinished: resolve its conflicts first")
@@ -212,7 +212,7 @@ def _resolve_commit(git: WorkspaceGit, revision: str) -> str | None:
     return None
 
 
-def _checked_path(root: Path, path: str) -> str:
+def checked_path(root: Path, path: str) -> str:
     """Return a path that is safe to pass to git after ``--``; raises ApiError."""
     paths.check_path(path)
     paths.refuse_git_files(path, path)

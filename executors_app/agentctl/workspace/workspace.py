@@ -13,11 +13,12 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import IO, Any, Final, ParamSpec, TypeVar
 
+from executors_app.agentctl.workspace import branch_review
 from executors_app.agentctl.workspace.agent_preparation import Notice, prepare_workspace
 from executors_app.agentctl.workspace.preparation import WorkspacePreparation
 from executors_app.agentctl.workspace.shells import ShellManager
 from executors_app.machine.git import git_directory, workspace_root
-from executors_app.machine.git.seeds import read_seed
+from executors_app.machine.git.seeds import Seed, read_seed
 from executors_app.machine.git.workspace_git import WorkspaceGit
 from executors_app.machine.git.worktrees import Worktree
 from executors_app.wire.errors import ExecutorError, RepositoryUnusable, WorkspaceGone
@@ -80,18 +81,31 @@ class Workspace:
 
     def _new_base(self) -> str:
         """Return the branch that a new session starts from; empty if it started earlier."""
-        if self.preparation is None:
+        seed = self._seed()
+        if seed is None or seed.existed:
             return ""
+        return _base_of_seed(seed)
+
+    def _seed(self) -> Seed | None:
+        if self.preparation is None:
+            return None
         try:
             with self.preparation.seed_file.open("rb") as file:
-                seed = read_seed(file)
+                return read_seed(file)
         except (OSError, ValueError):
-            return ""
-        if seed.existed:
-            return ""
-        if seed.base or not seed.repository:
-            return seed.base
-        return _checked_out_branch(Path(seed.repository))
+            return None
+
+    def list_branch_changes(self, base: str) -> dict[str, Any]:
+        """Return what the branch has changed since ``base``, by default where the session started. Blocks."""
+        return branch_review.list_branch_changes(self.git, self._base(base))
+
+    def branch_hunks(self, base: str, paths: Sequence[str], context: int) -> dict[str, Any]:
+        """Return the hunks of files that the branch has changed. Blocks; raises ApiError."""
+        return branch_review.branch_hunks(self.git, self._base(base), paths, context)
+
+    def _base(self, requested: str) -> str:
+        seed = self._seed()
+        return branch_review.base_of(self.git, requested, _base_of_seed(seed) if seed else "")
 
     def head(self) -> dict[str, str | None]:
         """Return ``{branch, head}``: what is checked out, null for none. Blocks."""
@@ -138,6 +152,12 @@ class Workspace:
         """Kill running gits and stop the threads."""
         self.git.close()
         await asyncio.to_thread(self._threads.shutdown, cancel_futures=True)
+
+
+def _base_of_seed(seed: Seed) -> str:
+    if seed.base or not seed.repository:
+        return seed.base
+    return _checked_out_branch(Path(seed.repository))
 
 
 def _checked_out_branch(repository: Path) -> str:

@@ -1,0 +1,361 @@
+"""What the whole branch has changed since it left its base, committed and not: files, and the hunks of some.
+
+All calls block.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import stat
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from executors_app.agentctl.workspace.changes import checked_path
+from executors_app.agentctl.workspace.paths import open_path
+from executors_app.agentctl.workspace.status_format import STATUS, parse_git_status
+from executors_app.machine.git import branch_changes, git_directory
+from executors_app.machine.git.branch_changes import (
+    ANSWER_LIMIT,
+    EMPTY_TREES,
+    Change,
+    ChangedFile,
+    Comparison,
+    Content,
+    Problem,
+)
+from executors_app.machine.git.git_directory import BRANCH_PREFIX
+from executors_app.machine.git.workspace_git import GitError, WorkspaceGit
+from executors_app.wire.protocol import ApiError, validation_error
+
+_LIST_LIMIT: Final = 8 << 20
+_HASHED_FILE: Final = 8 << 20
+_HASHED: Final = 64 << 20
+"""Bytes of uncommitted content that one list reads; files beyond them have no version."""
+_BINARY_HEAD: Final = 8000
+"""Bytes in which git looks for a NUL, which makes a file binary."""
+_SHA1_LENGTH, _SHA256_LENGTH = 40, 64
+_BASE_KEY: Final = "kandev.base"
+_MAX_BASE: Final = 255
+_SYMLINK: Final = "120000"
+
+
+def list_branch_changes(git: WorkspaceGit, base: str) -> dict[str, Any]:
+    """Return ``{base, branch, head, ahead, behind, upstream, operation, files, count, ...}``; raises ApiError.
+
+    ``base`` is a branch, a tag or a commit. Without a usable one, only uncommitted changes are listed.
+    """
+    status = git.compare(*STATUS, limit=_LIST_LIMIT)
+    state = parse_git_status(status.fields)
+    compared = _comparison(git, base, state["head"])
+    output = git.compare(*branch_changes.list_arguments("diff", compared.tree), limit=_LIST_LIMIT)
+    files = branch_changes.parse_changes(output.fields)
+    contents = _Contents(git, compared.tree)
+    _note_state(files, state)
+    contents.fill_in(files)
+    others: list[ChangedFile] = []
+    if any(branch_changes.may_be_line_ends(file) for file in files):
+        arguments = branch_changes.list_arguments("diff", compared.tree, ignore_line_ends=True)
+        others = branch_changes.parse_changes(git.compare(*arguments, limit=_LIST_LIMIT).fields)
+    branch_changes.mark_small_changes(files, others)
+    left_out = contents.add_new_files(files, state["untracked"])
+    files.sort(key=lambda file: file.path.split(b"/"))
+    ahead, behind = _distance(git, compared.tip, state["head"])
+    return {
+        "base": compared.to_json(),
+        "branch": state["branch"],
+        "head": state["head"],
+        "ahead": ahead,
+        "behind": behind,
+        "upstream": _upstream(git, state["branch"], state["head"]),
+        "operation": _operation(git),
+        **branch_changes.summarize(files, truncated=output.truncated or status.truncated or left_out),
+    }
+
+
+def branch_hunks(git: WorkspaceGit, base: str, paths: Sequence[str], context: int) -> dict[str, Any]:
+    """Return ``{base, files: [{path, old_path, change, version, hunks, truncated, cut, left_out}]}``; raises ApiError.
+
+    ``change`` is empty for a file that does not differ. A file for which the answer has no more room is ``left_out``.
+    """
+    for path in paths:
+        checked_path(git.root, path)
+    state = parse_git_status(git.compare("--literal-pathspecs", *STATUS, "--", *paths, limit=_LIST_LIMIT).fields)
+    compared = _comparison(git, base, state["head"])
+    # Of all files, because a renamed one is found by two paths, and is named by one of them.
+    arguments = branch_changes.list_arguments("diff", compared.tree, counts=False)
+    listed = branch_changes.parse_changes(git.compare(*arguments, limit=_LIST_LIMIT).fields)
+    chosen = [file for file in listed if branch_changes.as_text(file.path) in paths]
+    contents = _Contents(git, compared.tree)
+    _note_state(chosen, state)
+    contents.fill_in_ids(chosen)
+    branch_changes.mark_small_changes(chosen, chosen)
+    contents.add_new_files(chosen, [path for path in state["untracked"] if path in paths])
+    found = {branch_changes.as_text(file.path): file for file in chosen}
+    reader = _HunkReader(git, compared.tree, context, ANSWER_LIMIT)
+    files = [reader.read(path, found.get(path)) for path in paths]
+    return {"base": compared.to_json(), "files": files}
+
+
+def base_of(git: WorkspaceGit, requested: str, seeded: str) -> str:
+    """Return the name of the base: as requested, as the session was started, or as its own repository notes it."""
+    if requested or seeded:
+        return requested or seeded
+    noted = git.run("config", "--default", "", "--get", _BASE_KEY, good=(0, 1), all_settings=True).text
+    return noted[:_MAX_BASE]
+
+
+def parse_paths(values: Sequence[str]) -> list[str]:
+    """Return the paths of a request; raises ApiError."""
+    if not 1 <= len(values) <= branch_changes.MAX_PATHS:
+        raise validation_error(f"name between 1 and {branch_changes.MAX_PATHS} paths", field="path")
+    return list(dict.fromkeys(values))
+
+
+def _comparison(git: WorkspaceGit, base: str, head: str | None) -> Comparison:
+    tip = _commit_of(git, base)
+    if not base or tip is None:
+        problem = Problem.NOT_FOUND if base else Problem.NO_BASE
+        return Comparison(base, None, head, head or _empty_tree(git), problem)
+    common: list[str] = []
+    if head is not None:
+        common = git.run("merge-base", "--end-of-options", tip, head, good=(0, 1)).text.split()
+    if not common:
+        return Comparison(base, tip, None, _empty_tree(git), Problem.UNRELATED)
+    return Comparison(base, tip, common[0], common[0], "")
+
+
+def _commit_of(git: WorkspaceGit, name: str) -> str | None:
+    if not name or len(name) > _MAX_BASE or name.startswith("-") or not name.isprintable():
+        return None
+    for revision in git_directory.revisions_for(name):
+        if found := _resolve(git, revision):
+            return found
+    return None
+
+
+def _resolve(git: WorkspaceGit, revision: str) -> str:
+    arguments = ("rev-parse", "--verify", "--quiet", "--end-of-options", f"{revision}^{{commit}}")
+    return git.run(*arguments, good=(0, 1, 128)).text
+
+
+def _empty_tree(git: WorkspaceGit) -> str:
+    is_sha1 = git.text("rev-parse", "--show-object-format") == "sha1"
+    return EMPTY_TREES[_SHA1_LENGTH if is_sha1 else _SHA256_LENGTH]
+
+
+def _distance(git: WorkspaceGit, tip: str | None, head: str | None) -> tuple[int | None, int | None]:
+    """Return how many commits the branch has that ``tip`` lacks, and the other way round; None if it is not known."""
+    if tip is None or head is None:
+        return None, None
+    try:
+        ahead, behind = git.text("rev-list", "--left-right", "--count", f"{head}...{tip}", "--").split()
+    except (GitError, ValueError):
+        return None, None
+    return int(ahead), int(behind)
+
+
+def _upstream(git: WorkspaceGit, branch: str | None, head: str | None) -> dict[str, Any] | None:
+    """Return ``{name, ahead, behind}`` of the branch's counterpart at a remote, as it was last fetched or pushed."""
+    if not branch:
+        return None
+    # Which branch that is, is a setting of the repository; reading it starts no program.
+    arguments = ("for-each-ref", "--count=1", "--format=%(upstream)", f"{BRANCH_PREFIX}{branch}")
+    name = git.run(*arguments, all_settings=True, good=(0, 128, 129)).text
+    if not git_directory.is_ref(name):
+        return None
+    commit = _resolve(git, name)
+    if not commit:
+        return None
+    ahead, behind = _distance(git, commit, head)
+    shown = name.removeprefix("refs/remotes/").removeprefix(BRANCH_PREFIX)
+    return {"name": shown, "ahead": ahead, "behind": behind}
+
+
+def _operation(git: WorkspaceGit) -> str | None:
+    folder = git_directory.git_directory_of(git.root)
+    if folder is None:
+        return None
+    return git_directory.operation_in_progress(folder) or None
+
+
+def _note_state(files: Sequence[ChangedFile], state: dict[str, Any]) -> None:
+    """Mark what is not committed yet, and what is in conflict."""
+    changed = {entry["path"] for side in ("staged", "unstaged") for entry in state[side]}
+    conflicted = set(state["conflicted"])
+    for file in files:
+        path = branch_changes.as_text(file.path)
+        file.uncommitted = path in changed or path in conflicted
+        if path in conflicted:
+            file.change = Change.CONFLICTED
+
+
+@dataclass(slots=True)
+class _HunkReader:
+    """Reads the hunks of files for one answer."""
+
+    git: WorkspaceGit
+    tree: str
+    context: int
+    room: int
+    """Bytes that the answer may still get."""
+
+    def read(self, path: str, file: ChangedFile | None) -> dict[str, Any]:
+        """Return what the answer says about one file; None: it does not differ."""
+        answer = branch_changes.hunks_answer(path, file)
+        if file is None:
+            return answer
+        if self.room <= 0:
+            return {**answer, "left_out": True}
+        if file.is_untracked:
+            return {**answer, **self._read_new(file)}
+        if file.change is Change.CONFLICTED:
+            # Compared with our side, so that the markers of the conflict are what has been added.
+            revision, paths = "--ours", [file.path]
+        else:
+            revision, paths = self.tree, [file.path, *filter(None, [file.old_path])]
+        named = [branch_changes.as_text(each) for each in paths]
+        arguments = branch_changes.patch_arguments("diff", revision, paths=named, context=self.context)
+        output = self.git.compare(*arguments, limit=branch_changes.PATCH_LIMIT)
+        self.room -= len(output.data)
+        return {**answer, **branch_changes.parse_hunks(output.data, truncated=output.truncated)}
+
+    def _read_new(self, file: ChangedFile) -> dict[str, Any]:
+        data = _new_content(self.git.root, file)
+        if data is None or b"\0" in data[:_BINARY_HEAD]:
+            return {}
+        limit = branch_changes.PATCH_LIMIT
+        self.room -= len(data)
+        return branch_changes.added_hunks(data[:limit], truncated=len(data) > limit)
+
+
+class _Contents:
+    """Looks at the files of the workspace: ids of uncommitted contents, and sizes where git counts no lines."""
+
+    def __init__(self, git: WorkspaceGit, tree: str):
+        self._git, self._root = git, git.root
+        self._algorithm = "sha1" if len(tree) == _SHA1_LENGTH else "sha256"
+        self._room = _HASHED
+
+    def fill_in(self, files: Sequence[ChangedFile]) -> None:
+        """Complete files that git has listed."""
+        self.fill_in_ids(files)
+        uncounted = [file for file in files if not file.is_counted and file.content is not Content.SUBMODULE]
+        sizes = self._blob_sizes([file.old_id for file in uncounted if file.old_id])
+        for file in uncounted:
+            old, new = sizes.get(file.old_id), self._size(file.path)
+            branch_changes.mark_uncounted(file, max((size for size in (old, new) if size is not None), default=None))
+            file.size = old if file.change is Change.DELETED else new
+
+    def fill_in_ids(self, files: Sequence[ChangedFile]) -> None:
+        """Find out the ids of contents that git has not stored."""
+        for file in files[: branch_changes.MAX_FILES]:
+            if file.change is not Change.DELETED and not file.new_id and file.content is not Content.SUBMODULE:
+                file.new_id = self._id_of(file)
+
+    def add_new_files(self, files: list[ChangedFile], untracked: Sequence[str]) -> bool:
+        """Add the files that git does not know yet; return whether there are more than are listed."""
+        known = {file.path for file in files}
+        for name in untracked[: branch_changes.MAX_FILES]:
+            path = os.fsencode(name)
+            if path not in known:  # else it was removed from the index alone
+                files.append(self._new_file(path))
+        return len(untracked) > branch_changes.MAX_FILES
+
+    def _new_file(self, path: bytes) -> ChangedFile:
+        file = ChangedFile(path, Change.ADDED, uncommitted=True, is_untracked=True)
+        if path.endswith(b"/"):
+            file.content = Content.REPOSITORY
+            return file
+        about = self._about(path)
+        if about is None:
+            branch_changes.mark_uncounted(file, None)
+            return file
+        file.new_mode = "100755" if about.st_mode & 0o100 else "100644"
+        if stat.S_ISLNK(about.st_mode):
+            file.content, file.new_mode, file.additions, file.deletions = Content.SYMLINK, _SYMLINK, 1, 0
+        file.new_id = self._id_of(file)
+        if file.content is Content.TEXT:
+            self._count_lines(file, about.st_size)
+        return file
+
+    def _count_lines(self, file: ChangedFile, size: int) -> None:
+        data = _read(self._root, file.path, branch_changes.LARGE_FILE + 1)
+        if data is None or len(data) > branch_changes.LARGE_FILE or b"\0" in data[:_BINARY_HEAD]:
+            branch_changes.mark_uncounted(file, size)
+            return
+        file.additions, file.deletions = data.count(b"\n"), 0
+        if data and not data.endswith(b"\n"):
+            file.additions += 1
+
+    def _id_of(self, file: ChangedFile) -> str:
+        """Return git's id of a file's content, unless a filter changes it; empty if it is not known."""
+        if file.new_mode == _SYMLINK:
+            data = _read_link(self._root, file.path)
+        else:
+            limit = min(_HASHED_FILE, self._room)
+            data = _read(self._root, file.path, limit + 1)
+            if data is not None and len(data) > limit:
+                return ""
+        if data is None:
+            return ""
+        self._room -= len(data)
+        found = hashlib.new(self._algorithm, b"blob %d\0" % len(data), usedforsecurity=False)
+        found.update(data)
+        return found.hexdigest()
+
+    def _blob_sizes(self, ids: Sequence[str]) -> dict[str, int]:
+        if not ids:
+            return {}
+        wanted = "".join(f"{each}\n" for each in dict.fromkeys(ids)).encode()
+        return branch_changes.parse_sizes(self._git.run("cat-file", branch_changes.SIZE_FORMAT, stdin=wanted).data)
+
+    def _size(self, path: bytes) -> int | None:
+        about = self._about(path)
+        if about is None:
+            return None
+        return about.st_size
+
+    def _about(self, path: bytes) -> os.stat_result | None:
+        with _folder_of(self._root, path) as (folder, name):
+            if folder is not None:
+                with suppress(OSError):
+                    return os.lstat(name, dir_fd=folder)
+        return None
+
+
+def _new_content(root: Path, file: ChangedFile) -> bytes | None:
+    """Return the beginning of a file that git does not know yet, or where a link leads."""
+    if file.new_mode == _SYMLINK:
+        return _read_link(root, file.path)
+    return _read(root, file.path, branch_changes.PATCH_LIMIT + 1)
+
+
+def _read(root: Path, path: bytes, limit: int) -> bytes | None:
+    with suppress(ApiError, OSError), open_path(root, os.fsdecode(path)) as descriptor:
+        if stat.S_ISREG(os.fstat(descriptor).st_mode):
+            with os.fdopen(os.dup(descriptor), "rb") as file:
+                return file.read(limit)
+    return None
+
+
+def _read_link(root: Path, path: bytes) -> bytes | None:
+    with _folder_of(root, path) as (folder, name):
+        if folder is not None:
+            with suppress(OSError):
+                return os.readlink(name, dir_fd=folder)
+    return None
+
+
+@contextmanager
+def _folder_of(root: Path, path: bytes) -> Iterator[tuple[int | None, bytes]]:
+    """Yield the opened directory of a file inside the workspace, None if there is none, and the file's name in it."""
+    folder, _, name = path.rpartition(b"/")
+    with ExitStack() as stack:
+        descriptor = None
+        with suppress(ApiError, OSError):
+            descriptor = stack.enter_context(open_path(root, os.fsdecode(folder), os.O_DIRECTORY))
+        yield descriptor, name

@@ -1,0 +1,6 @@
+"""A branch is shown whole against its base, committed and not, and each change as what it is.
+
+git runs where the workspace is: ``executors_app/agentctl/workspace/branch_review.py`` compares, confined and with
+limits, and ``executors_app/repositories/saved_branch.py`` does the same for saved work. Both share
+``executors_app/machine/git/branch_changes.py``, which parses git's answers.
+"""

@@ -1,0 +1,13 @@
+"""URLs of the review: the API."""
+
+from __future__ import annotations
+
+from django.urls import path
+
+from sessions_app.kernel.addresses import SESSION
+from sessions_app.review.api import views as api
+
+api_urlpatterns = [
+    path(SESSION + "review/", api.BranchChangesView.as_view()),
+    path(SESSION + "review/hunks/", api.BranchHunksView.as_view()),
+]
