@@ -15,9 +15,16 @@ PROCESSES: Final = {
     "shutdown": ("supervisor",),
     "export": ("supervisor",),
     "workflow": ("supervisor",),
+    "queue": ("web",),
+    "wait": ("web", "supervisor"),
+    "own_turn": ("supervisor", "recover_sessions"),
+    "background": ("supervisor", "recover_sessions"),
+    "usage": ("supervisor", "recover_sessions"),
+    "budget": ("supervisor", "recover_sessions"),
+    "schedule": ("worker",),
     "agentctl": ("agentctl",),
 }
-"""The kinds of process that reach a point, by the first part of its name. The background worker reaches none."""
+"""The kinds of process that reach a point, by the first part of its name."""
 
 POINT_NAMES: Final = (
     # requests
@@ -60,6 +67,26 @@ POINT_NAMES: Final = (
     "workflow.step_committed",
     "workflow.job_asked",
     "workflow.jobs_ended",
+    # the queue
+    "queue.change_written",
+    "queue.change_committed",
+    # waits
+    "wait.change_written",
+    "wait.change_committed",
+    # turns that an agent begins
+    "own_turn.begun",
+    "own_turn.ended",
+    "own_turn.end_committed",
+    # background work
+    "background.reported",
+    # usage and budgets
+    "usage.turn_counted",
+    "budget.hold_written",
+    "budget.hold_committed",
+    # scheduled runs
+    "schedule.run_written",
+    "schedule.run_committed",
+    "schedule.slot_moved",
     # the sweep
     "sweep.decided",
     "sweep.leftovers_ended",

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from django.contrib.auth.models import User
+from django.db.transaction import on_commit
 
 from executors_app.machine import crash_points
 from executors_app.wire.protocol import AGENT_TURN_PREFIX
@@ -285,6 +286,7 @@ def withdraw_prompt(session_id: uuid.UUID, message_id: str) -> Prompt:
         row = _lock_prompt(transaction, message_id, PromptState.QUEUED)
         transaction.move_prompt(row, "withdraw")
         end_work_after_retry(transaction, row)
+        _reach_queue_points(session_id)
     return row
 
 
@@ -337,6 +339,7 @@ def edit_prompt(session_id: uuid.UUID, message_id: str, text: str, by: User, *, 
             by=row.edited_by,
         )
         transaction.record_event(edited)
+        _reach_queue_points(session_id)
     return row
 
 
@@ -379,6 +382,12 @@ def _want_in_turn(transaction: SessionTransaction, row: Prompt, turn: Turn | Non
     row.save(update_fields=["steered_into", "missed_turn", "updated_at"])
     steered = PromptSteered(message_id=row.message_id, kind=row.kind, state=row.state, turn=row.steered_into)
     transaction.record_event(steered)
+    _reach_queue_points(row.session_id)
+
+
+def _reach_queue_points(session_id: uuid.UUID) -> None:
+    crash_points.reached("queue.change_written", session_id)
+    on_commit(lambda: crash_points.reached("queue.change_committed", session_id))
 
 
 def settle_steered(transaction: SessionTransaction, turn_id: str) -> None:
@@ -448,6 +457,7 @@ def _move(transaction: SessionTransaction, row: Prompt, index: int, by: User) ->
         by=by.get_username(),
     )
     transaction.record_event(event)
+    _reach_queue_points(row.session_id)
 
 
 def continue_interrupted(session_id: uuid.UUID, message_id: str, by: User) -> Prompt:

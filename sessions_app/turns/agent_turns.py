@@ -13,8 +13,10 @@ from typing import Final
 
 from django.conf import settings
 from django.db.models import Exists, OuterRef
+from django.db.transaction import on_commit
 from django.utils import timezone
 
+from executors_app.machine import crash_points
 from executors_app.wire.protocol import AGENT_TURN_PREFIX, Code, JournalKind
 from sessions_app.kernel.guarded_jobs import guard_job
 from sessions_app.kernel.rules.states import (
@@ -78,6 +80,7 @@ def begin(update: JournalUpdate) -> None:
         snapshot = transaction.execution.snapshot_announced
     transaction.start_run(f"{AGENT_TURN_PREFIX}{uuid.uuid4()}", origin=TurnOrigin.AGENT, snapshot_before=snapshot)
     _move(transaction, "turn_started", work="begin")
+    crash_points.reached("own_turn.begun", transaction.session.id)
 
 
 def _describe(update: JournalUpdate, line: JournalLine, turn: Turn) -> rules.OutsideLine:
@@ -148,6 +151,9 @@ def end(
     if reason != QUIET:  # silence alone does not prove that the agent takes the prompt now
         waiting.filter(trouble=Code.AGENT_BUSY).update(not_before=None)
     _move(transaction, "turn_ended", work="begin" if waiting.exists() else "rest")
+    session_id = transaction.session.id
+    crash_points.reached("own_turn.ended", session_id)
+    on_commit(lambda: crash_points.reached("own_turn.end_committed", session_id))
 
 
 def _move(transaction: SessionTransaction, move: str, *, work: str) -> None:

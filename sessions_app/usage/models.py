@@ -10,9 +10,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 from django.conf import settings
 from django.db import models
+from django.db.transaction import on_commit
 from django.utils import timezone
 
 from executors_app.agents import UsageReport
+from executors_app.machine import crash_points
 from executors_app.orm import ObjectField
 from executors_app.plugins import UnknownPlugin, agent_type
 from sessions_app.accounts.team_scope import TeamModel
@@ -114,6 +116,7 @@ def record_turn_usage(session: TaskSession, turn: Turn, at: datetime) -> TurnFig
         # Two turns of one batch end at the same time, and the clock may be set back: the newest row stays the last one.
         row.ended_at = max(at, before.ended_at + timedelta.resolution)
     _write([row])
+    crash_points.reached("usage.turn_counted", session.id)
     return figures
 
 
@@ -329,6 +332,12 @@ def _begin_hold(transaction: SessionTransaction, hold: Hold) -> None:
     ends_at = end_of_day() if hold.scope is BudgetScope.TEAM else None
     row = BudgetHold.objects.create(session=transaction.session, began_at=transaction.at, ends_at=ends_at, **values)
     transaction.record_event(BudgetHeld(hold_id=str(row.id), **{name: str(value) for name, value in values.items()}))
+    _reach_crash_points(row)
+
+
+def _reach_crash_points(row: BudgetHold) -> None:
+    crash_points.reached("budget.hold_written", row.session_id)
+    on_commit(lambda: crash_points.reached("budget.hold_committed", row.session_id))
 
 
 def end_hold(transaction: SessionTransaction, row: BudgetHold, end: HoldEnd) -> bool:
@@ -336,4 +345,5 @@ def end_hold(transaction: SessionTransaction, row: BudgetHold, end: HoldEnd) -> 
     changed = BudgetHold.objects.filter(id=row.id, ended_at=None).update(ended_at=timezone.now(), end=end)
     if changed:
         transaction.record_event(BudgetReleased(hold_id=str(row.id), reason=str(end)))
+        _reach_crash_points(row)
     return bool(changed)

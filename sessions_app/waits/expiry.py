@@ -12,7 +12,7 @@ from sessions_app.kernel.guarded_jobs import guard_job
 from sessions_app.kernel.rules.states import WAITING_PROMPT_STATES
 from sessions_app.models import Prompt, WaitKey, session_transaction
 from sessions_app.permissions.services import send_timeout_to_agent
-from sessions_app.waits.models import expire_wait_key, interrupt_external_wait
+from sessions_app.waits.models import expire_wait_key, interrupt_external_wait, reach_crash_points
 from sessions_app.waits.rules.wait_keys import WaitKind
 
 DEADLINE_BATCH: Final = 100
@@ -34,6 +34,7 @@ def _expire_wait(key_id: uuid.UUID, session_id: uuid.UUID) -> bool:
             send_timeout_to_agent(transaction, key.wait_id)
         elif transaction.open_run is not None and transaction.open_run.id == key.run_id:
             interrupt_external_wait(transaction, "wait_timeout")
+        reach_crash_points(transaction)
     return True
 
 

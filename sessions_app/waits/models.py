@@ -10,8 +10,10 @@ from typing import TYPE_CHECKING, Any, Final
 from django.conf import settings
 from django.contrib.auth.models import User
 from django.db import models
+from django.db.transaction import on_commit
 from django.utils import timezone
 
+from executors_app.machine import crash_points
 from sessions_app.accounts.team_scope import TeamModel, TeamQuerySet
 from sessions_app.kernel.models.session import INTERRUPTED_WAIT, TaskSession, choices
 from sessions_app.kernel.rules.states import PromptState, RunState
@@ -281,6 +283,13 @@ def interrupt_external_wait(transaction: SessionTransaction, reason: str) -> boo
     transaction.set_fields(metadata={**transaction.session.metadata, INTERRUPTED_WAIT: wait})
     transaction.move_run("interrupt", reason=reason, once=f"run.interrupted:{run.id}")
     return True
+
+
+def reach_crash_points(transaction: SessionTransaction) -> None:
+    """Declare that the change of a wait is written, and that it is committed."""
+    session_id = transaction.session.id
+    crash_points.reached("wait.change_written", session_id)
+    on_commit(lambda: crash_points.reached("wait.change_committed", session_id))
 
 
 def end_run_of_lost_prompt(transaction: SessionTransaction, prompt: Prompt) -> None:

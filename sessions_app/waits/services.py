@@ -56,6 +56,7 @@ from sessions_app.waits.models import (
     begin_wait,
     end_external_wait,
     mint_wait_key,
+    reach_crash_points,
     revoke_wait_keys,
 )
 from sessions_app.waits.rules.wait_keys import WaitKeyState, WaitKind
@@ -167,6 +168,7 @@ def open_wait(
             key = _repeat_wait(transaction, run, reason, deadline, by)
         else:
             key = _begin_external_wait(transaction, kind, reason, deadline, by)
+        reach_crash_points(transaction)
     return OpenWait(key.run_id, key.wait_id, key.secret(), deadline)
 
 
@@ -175,6 +177,7 @@ def rotate_wait_key(session_id: uuid.UUID, wait_id: str, by: User) -> OpenWait:
     with session_transaction(session_id) as transaction:
         run = _open_run_of(transaction, wait_id)
         key = _repeat_wait(transaction, run, run.wait_reason, run.deadline_at, by)
+        reach_crash_points(transaction)
     return OpenWait(key.run_id, key.wait_id, key.secret(), key.expires_at)
 
 
@@ -183,6 +186,7 @@ def end_wait(session_id: uuid.UUID, wait_id: str) -> None:
     with session_transaction(session_id) as transaction:
         _open_run_of(transaction, wait_id)
         end_external_wait(transaction, "cancelled")
+        reach_crash_points(transaction)
 
 
 def _open_run_of(transaction: SessionTransaction, wait_id: str) -> Turn:
@@ -218,6 +222,7 @@ def restart_wait(session_id: uuid.UUID, wait_id: str, by: User, deadline: dateti
             deadline = timezone.now() + max(until - since, timedelta(0))
         transaction.set_fields(metadata={**transaction.session.metadata, INTERRUPTED_WAIT: {}})
         key = _begin_external_wait(transaction, WaitKind(wait["kind"]), wait["reason"], deadline, by)
+        reach_crash_points(transaction)
     return OpenWait(key.run_id, key.wait_id, key.secret(), deadline)
 
 
@@ -293,6 +298,7 @@ def resume_wait(secret: str, payload: Any, idempotency_key: str) -> dict[str, st
         # Key and prompt commit together: if the prompt is refused, the key is not used up.
         if is_first:
             _resume_run(transaction, key, payload)
+            reach_crash_points(transaction)
     return answer
 
 

@@ -71,6 +71,13 @@ REQUIRED_STAGE: Final = {
     **dict.fromkeys(("agentctl.job_spawned", "agentctl.job_ended"), "script"),
     **dict.fromkeys(("workflow.step_written", "workflow.step_committed"), "workflow"),
     **dict.fromkeys(("workflow.job_asked", "workflow.jobs_ended"), "workflow"),
+    **dict.fromkeys(("queue.change_written", "queue.change_committed"), "queue"),
+    **dict.fromkeys(("wait.change_written", "wait.change_committed"), "wait"),
+    **dict.fromkeys(("own_turn.begun", "own_turn.ended", "own_turn.end_committed"), "own turn"),
+    "background.reported": "background",
+    "usage.turn_counted": "turn",
+    **dict.fromkeys(("budget.hold_written", "budget.hold_committed"), "budget"),
+    **dict.fromkeys(("schedule.run_written", "schedule.run_committed", "schedule.slot_moved"), "schedule"),
     **dict.fromkeys(("supervisor.setting_sent", "agentctl.setting_journaled"), "setting"),
     **dict.fromkeys(("supervisor.steer_sending", "supervisor.steer_sent", "agentctl.steer_journaled"), "steering"),
     **dict.fromkeys(("agentctl.steer_handed_over", "agentctl.steer_settled"), "steering"),
@@ -83,6 +90,12 @@ FAILING_STARTS: Final = frozenset({"hangs_at_initialize", "hangs_at_load", "refu
 
 
 OTHER_TESTS: Final = {
+    "queue": "nobody changes its queue; tests/drills covers it",
+    "wait": "it does not wait for anything outside; tests/drills covers it",
+    "own turn": "it works only when it is prompted; tests/drills covers it",
+    "background": "it leaves nothing running that is reported; tests/drills covers it",
+    "budget": "it has no budget; tests/drills covers it",
+    "schedule": "no schedule starts it; tests/drills covers it",
     "steering": "it takes no text during a turn; tests/drills covers it",
     "setting": "nobody changes its settings; tests/drills covers it",
     "script": "its session is not part of a workflow; tests/agentctl covers it",

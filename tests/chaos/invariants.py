@@ -46,7 +46,17 @@ class Evidence:
     @cached_property
     def runs(self) -> dict[str, str]:
         """Return the state of each run, by message id."""
-        return {row["message_id"]: row["state"] for row in self.session.rows("session_runs", "started_at")}
+        return {row["message_id"]: row["state"] for row in self.turns}
+
+    @cached_property
+    def turns(self) -> list[dict[str, Any]]:
+        """Return the turns of the session."""
+        return self.session.rows("session_runs", "started_at")
+
+    @cached_property
+    def usage(self) -> list[dict[str, Any]]:
+        """Return the entries of the session in the ledger of usage."""
+        return self.session.rows("turn_usage", "ended_at")
 
     @cached_property
     def received(self) -> dict[str, str]:
@@ -211,6 +221,14 @@ def no_open_waits(evidence: Evidence) -> Iterator[str]:
         yield f"permissions {pending} are pending in an ended session"
 
 
+def one_entry_for_each_ended_turn(evidence: Evidence) -> Iterator[str]:
+    """Check that the ledger of usage counts each turn of the agent that has ended, and no other."""
+    counted = Counter(row["turn_id"] for row in evidence.usage)
+    ended = {row["id"] for row in evidence.turns if row["ended_at"] and row["has_process"]}
+    if set(counted) != ended or any(count > 1 for count in counted.values()):
+        yield f"the ledger counts {dict(counted)}, the turns {sorted(ended)} have ended"
+
+
 INVARIANTS: Final[Sequence[Callable[[Evidence], Iterable[str]]]] = (
     no_duplicate_prompt,
     no_lost_or_duplicate_event,
@@ -219,6 +237,7 @@ INVARIANTS: Final[Sequence[Callable[[Evidence], Iterable[str]]]] = (
     only_legal_transitions,
     one_receipt_for_each_start,
     no_open_waits,
+    one_entry_for_each_ended_turn,
 )
 
 

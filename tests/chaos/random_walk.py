@@ -30,7 +30,11 @@ LONGEST_PAUSE: Final = 1.5
 """Seconds at most between two kills, and between two actions of a user."""
 AGENTS: Final = ("honest", "forks", "garbage", "relaunches_itself")
 TEXTS: Final = ("work 0.5", "work 2", "ask", "tool\nwork 0.3", "work 0.2\nask\nwork 0.2", "remember walrus")
-EXCLUDED_POINTS: Final = ("shutdown.", "agentctl.job_", "workflow.")
+EXCLUDED_POINTS: Final = (
+    *("shutdown.", "agentctl.job_", "workflow.", "schedule."),
+    *("wait.", "own_turn.", "background.", "budget."),
+)
+"""Beginnings of the points that no user of the walk reaches; ``shutdown`` is a victim of its own."""
 POINTS: Final = sorted(point for point in crash_points.POINT_NAMES if not point.startswith(EXCLUDED_POINTS))
 VICTIMS: Final = (
     *("web", "supervisor", "supervisor", "worker", "agentctl", "agent", "shutdown", "point", "point", "point"),
@@ -91,7 +95,7 @@ class RandomWalk:
 
     def _act_as_user(self, session: ChaosSession, choice: random.Random, stopped: threading.Event) -> None:
         while not stopped.wait(choice.uniform(0.05, LONGEST_PAUSE)):
-            action = choice.choice((_prompt, _prompt, _prompt, _answer, _answer, _cancel, _stop, _resume))
+            action = choice.choice(ACTIONS)
             try:
                 action(session, choice)
             except (ApiError, WaitTimeout) as error:
@@ -122,7 +126,7 @@ class RandomWalk:
         point = self.choice.choice(POINTS)
         directory = self.directory / str(self.kills.total())
         times = self.choice.choice(("", "", ":2", ":3"))
-        role: Role = "web" if point.startswith("request.") else "supervisor"
+        role: Role = "web" if "web" in crash_points.processes_of(point) else "supervisor"
         self.deployment.control_plane.restart_with(role, crash_environment(f"{point}{times}", directory))
 
     def _kill_session_process(self, victim: str) -> bool:
@@ -209,3 +213,27 @@ def _stop(session: ChaosSession, choice: random.Random) -> None:
 
 def _resume(session: ChaosSession, choice: random.Random) -> None:
     session_steps.request_or_refusal(session, "POST", "resume/", {"mode": "auto"})
+
+
+def _change_queue(session: ChaosSession, choice: random.Random) -> None:
+    """Edit, move or withdraw a prompt of the queue, if one waits there."""
+    queued = [row for row in session.rows("session_prompts") if (row["state"], row["kind"]) == ("queued", "user")]
+    if not queued:
+        return
+    row = choice.choice(queued)
+    path = f"prompts/{row['message_id']}/"
+    change = choice.choice(("edit", "move", "withdraw"))
+    if change == "withdraw":
+        session_steps.request_or_refusal(session, "DELETE", path)
+    elif change == "move":
+        session_steps.request_or_refusal(session, "PATCH", path, {"position": 1})
+    else:
+        text = session.deployment.tagged(choice.choice(TEXTS))
+        session_steps.request_or_refusal(session, "PATCH", path, {"text": text, "version": row["text_version"]})
+
+
+ACTIONS: Final = (
+    *(_prompt, _prompt, _prompt, _answer, _answer, _cancel, _stop, _resume),
+    *(_change_queue, _change_queue),
+)
+"""What users do, the frequent more than once."""

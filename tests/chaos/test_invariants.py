@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable
 from itertools import pairwise
 from typing import Any, cast
@@ -9,9 +10,10 @@ from typing import Any, cast
 import pytest
 
 from tests.chaos import invariants
-from tests.chaos.behaviours import BEHAVIOURS, DRILLED
+from tests.chaos.behaviours import BEHAVIOURS, DRILLED, OTHER_TESTS, REQUIRED_STAGE
 from tests.chaos.deployment import ChaosSession
 from tests.chaos.invariants import Evidence
+from tests.drills.deployment import ROOT
 from tests.support.faulty_agent import BEHAVIOURS as IMPLEMENTED
 
 ONE = "<answer 1-1>\nfirst\n"
@@ -60,6 +62,11 @@ CORRECT = {
     "prompts": TWO_PROMPTS,
     "received": RECEIVED,
 }
+TURNS = [
+    {"id": "t1", "ended_at": "2026-01-31", "has_process": True},
+    {"id": "t2", "ended_at": None, "has_process": True},
+    {"id": "w1", "ended_at": "2026-01-31", "has_process": False},
+]
 TRUNCATED = {"1-1": ONE, "1-2": TWO + "and more"}
 
 
@@ -117,6 +124,14 @@ TRUNCATED = {"1-1": ONE, "1-2": TWO + "and more"}
         ),
         (invariants.only_legal_transitions, {"runs": {"p1": "lost"}}, False),
         (invariants.only_legal_transitions, {"execution_status": "ready"}, False),
+        (invariants.one_entry_for_each_ended_turn, {"turns": TURNS, "usage": [{"turn_id": "t1"}]}, True),
+        (invariants.one_entry_for_each_ended_turn, {"turns": TURNS, "usage": []}, False),
+        (invariants.one_entry_for_each_ended_turn, {"turns": TURNS, "usage": [{"turn_id": "t1"}] * 2}, False),
+        (
+            invariants.one_entry_for_each_ended_turn,
+            {"turns": TURNS, "usage": [{"turn_id": "t1"}, {"turn_id": "t2"}]},
+            False,
+        ),
     ],
 )
 def test_invariant_finds_its_violation_and_accepts_correct_evidence(
@@ -124,6 +139,17 @@ def test_invariant_finds_its_violation_and_accepts_correct_evidence(
 ) -> None:
     found = list(check(evidence(**observed)))
     assert (not found) == holds, found
+
+
+def test_every_point_that_no_agent_of_the_matrix_reaches_is_named_in_another_test() -> None:
+    for point, stage in REQUIRED_STAGE.items():
+        for folder in re.findall(r"tests/\w+", OTHER_TESTS.get(stage, "")):
+            code = "".join(path.read_text(encoding="utf-8") for path in (ROOT / folder).glob("*.py"))
+            assert f'"{point}' in code, f"{point} in {folder}"
+
+
+def test_every_other_test_is_named_with_its_folder() -> None:
+    assert all(re.search(r"; tests/\w+ covers it$", reason) for reason in OTHER_TESTS.values())
 
 
 def test_every_behaviour_is_implemented_by_the_chaos_agent() -> None:

@@ -14,6 +14,7 @@ from django.db import OperationalError, transaction
 from django.db.models import Max
 from django.db.models.fields.json import KeyTextTransform, KeyTransform
 
+from executors_app.machine import crash_points
 from sessions_app.kernel.services.errors import ChecksUnavailable, IdempotencyKeyReused, SessionsError
 from sessions_app.kernel.services.idempotency import IdempotencyMark, mark_request
 from sessions_app.models import Turn
@@ -104,6 +105,8 @@ def _start_by_cron(row: Workflow, triggers: WorkflowTriggers, now: datetime) -> 
         missed = _missed_columns(slots, row, slot)
     same = Workflow.objects.filter(id=row.id, next_run_at=due, revision=row.revision, triggers_enabled=True)
     same.update(next_run_at=triggers.next_after(now), **missed)
+    if started:
+        crash_points.reached("schedule.slot_moved")
     return started
 
 
@@ -199,6 +202,8 @@ def _start_locked(row: Workflow, trigger: str, inputs: Mapping[str, Any], mark: 
             _store_trigger_error(locked, error.message)
             return False
         _store_trigger_error(locked, "")
+        crash_points.reached("schedule.run_written")
+    crash_points.reached("schedule.run_committed")
     return is_new
 
 
