@@ -33,6 +33,8 @@ from sessions_app.portable.rows.turns import write_runs
 from sessions_app.portable.snapshot_values import SnapshotValues
 from sessions_app.stream.events.journal import JournalGap
 from sessions_app.turns.interruptions import interrupt_turn
+from sessions_app.usage.models import add_imported_budget
+from sessions_app.usage.rules.budgets import Limits
 from sessions_app.waits.models import revoke_wait_keys
 
 log = logging.getLogger(__name__)
@@ -141,6 +143,7 @@ def _write_rows(
     last_seq = events[-1].seq if events else 0
     session = write_session(rows.session_id, snapshot, rows, parents, last_seq)
     write_chosen_settings(session, snapshot)
+    add_imported_budget(session, Limits(**rows.budget))
     write_events(session.id, events)
     for problem in write_prompts(session, snapshot, rows, last_seq):
         reader.report(reader.stem + SNAPSHOT_SUFFIX, 0, problem)

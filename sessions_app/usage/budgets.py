@@ -3,23 +3,31 @@
 from __future__ import annotations
 
 import uuid
+from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
 
 from django.contrib.auth.models import Group, User
+from django.db.models import Exists, OuterRef
 
 from sessions_app.accounts.authorization import may_manage
 from sessions_app.kernel import wakeups
 from sessions_app.kernel.guarded_jobs import guard_job
 from sessions_app.kernel.rules.states import TERMINAL_STATES, DesiredState, PromptState
 from sessions_app.kernel.services.errors import Invalid, ReadOnly
-from sessions_app.models import BudgetHold, TaskSession, UsageBudget, session_transaction
+from sessions_app.models import BudgetHold, Prompt, TaskSession, UsageBudget, session_transaction
 from sessions_app.usage.events import BudgetChanged
-from sessions_app.usage.models import budget_of_next_prompt, end_hold, end_of_day, is_held_by_budget
+from sessions_app.usage.models import budgets_of_next_prompts, end_hold, end_of_day, is_held_by_budget
 from sessions_app.usage.rules.budgets import HoldEnd, Limits, limits_problem
 
+PAGE: Final = 500
+"""Holds that one pass reads at most."""
 BATCH: Final = 100
-"""Holds that one pass updates at most, the oldest first; at the end of a day the others follow within seconds."""
+"""Holds that one pass updates at most; at the end of a day the others follow within seconds."""
+
+_QUEUED: Final = Prompt.objects.filter(state=PromptState.QUEUED)
+_HAS_PROMPT: Final = Exists(_QUEUED.filter(session_id=OuterRef("id")))
 
 
 def budget_of_team(team: Group) -> Limits:
@@ -65,11 +73,30 @@ def _validate(limits: Limits) -> None:
         raise Invalid(problem.sentence, field=problem.field)
 
 
-def update_holds() -> int:
-    """End the holds that are over, and renew those that last for another reason; return how many."""
-    rows = list(BudgetHold.objects.filter(ended_at=None))
-    outdated = [row for row in rows if _is_outdated(row)]
-    return sum(guard_job(row.session_id, "its budget", _update, row.id, row.session_id) for row in outdated[:BATCH])
+@dataclass(frozen=True, slots=True)
+class HoldPass:
+    """What one pass over the open holds has done."""
+
+    updated: int
+    """How many have ended, or were replaced."""
+    after: uuid.UUID | None
+    """The session after which the next pass goes on; None: this pass has reached the end."""
+
+
+def update_holds(after: uuid.UUID | None = None) -> HoldPass:
+    """End holds that are over, and renew those that last for another reason, of the sessions that follow ``after``.
+
+    Most holds last, so a pass reads many, in a constant number of queries, and locks only sessions whose hold changes.
+    """
+    rows = BudgetHold.objects.filter(ended_at=None).order_by("session_id")
+    if after is not None:
+        rows = rows.filter(session_id__gt=after)
+    page = list(rows[:PAGE])
+    outdated = _outdated(page)
+    updated = sum(guard_job(row.session_id, "its budget", _update, row.id, row.session_id) for row in outdated[:BATCH])
+    if len(outdated) > BATCH:
+        return HoldPass(updated, outdated[BATCH - 1].session_id)
+    return HoldPass(updated, page[-1].session_id if len(page) == PAGE else None)
 
 
 def next_check() -> datetime | None:
@@ -79,24 +106,29 @@ def next_check() -> datetime | None:
     return end_of_day()
 
 
-def _is_outdated(row: BudgetHold) -> bool:
-    """Whether a hold does not last as it is, read without a lock: most holds do."""
-    session = TaskSession.objects.filter(id=row.session_id).first()
-    if session is None:
-        # Release 1.0 has deleted the session, and does not know of this row.
-        BudgetHold.objects.filter(id=row.id).delete()
-        return False
-    if _is_obsolete(session):
-        return True
-    hold = budget_of_next_prompt(session)
-    return hold is None or not row.is_about(hold)
+def _outdated(rows: Sequence[BudgetHold]) -> list[BudgetHold]:
+    """Return the holds that do not last as they are, read without a lock."""
+    found = TaskSession.objects.filter(id__in=[row.session_id for row in rows])
+    sessions = {each.id: each for each in found.only("task_id", "state", "desired_state").annotate(waits=_HAS_PROMPT)}
+    # Release 1.0 has deleted these sessions, and does not know of holds.
+    orphans = [row.id for row in rows if row.session_id not in sessions]
+    if orphans:
+        BudgetHold.objects.filter(id__in=orphans).delete()
+    holds = budgets_of_next_prompts(list(sessions.values()))
+    outdated = []
+    for row in rows:
+        session = sessions.get(row.session_id)
+        if session is None:
+            continue
+        hold = holds.get(row.session_id)
+        if _is_obsolete(session, has_prompt=session.waits) or hold is None or not row.is_about(hold):
+            outdated.append(row)
+    return outdated
 
 
-def _is_obsolete(session: TaskSession) -> bool:
+def _is_obsolete(session: TaskSession, *, has_prompt: bool) -> bool:
     """Whether nothing is to be sent, whatever the budget is."""
-    if session.desired_state == DesiredState.STOPPED or session.state in TERMINAL_STATES:
-        return True
-    return not session.prompts.filter(state=PromptState.QUEUED).exists()
+    return session.desired_state == DesiredState.STOPPED or session.state in TERMINAL_STATES or not has_prompt
 
 
 def _update(hold_id: uuid.UUID, session_id: uuid.UUID) -> bool:
@@ -105,7 +137,8 @@ def _update(hold_id: uuid.UUID, session_id: uuid.UUID) -> bool:
         row = BudgetHold.objects.filter(id=hold_id, ended_at=None).first()
         if row is None:
             return False
-        if _is_obsolete(transaction.session):
+        has_prompt = _QUEUED.filter(session_id=session_id).exists()
+        if _is_obsolete(transaction.session, has_prompt=has_prompt):
             return end_hold(transaction, row, HoldEnd.OBSOLETE)
         is_held_by_budget(transaction)
     return True

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
+
 from pydantic import Field
 
 from sessions_app.attention.rules import notices
 from sessions_app.attention.rules.notices import AttentionKind
 from sessions_app.kernel.events.base import Event, Inbox
+from sessions_app.kernel.rules.log_event import LogEvent
+from sessions_app.kernel.rules.rebuild import SessionRebuild
 from sessions_app.sessions.rules.situation_facts import Label
-from sessions_app.usage.rules.budgets import BudgetScope, HoldEnd, HoldReason, hold_sentence
+from sessions_app.usage.rules.budgets import BudgetScope, HoldEnd, HoldReason, hold_sentence, limits_from_stored
 
 
 class BudgetHeld(
@@ -67,3 +71,8 @@ class BudgetChanged(
     cost: float | None
     currency: str
     by: str
+
+    @classmethod
+    def rebuild(cls, rows: SessionRebuild, line: LogEvent) -> None:
+        """Set the session's own budget. Raises ValueError if it is none."""
+        rows.budget = asdict(limits_from_stored(line.payload))

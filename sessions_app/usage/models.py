@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from datetime import date, datetime, time, timedelta
 from typing import TYPE_CHECKING, Any, Final
@@ -256,6 +257,12 @@ class BudgetHold(TeamModel):
         return (self.scope, self.reason, self.limit) == (hold.scope, hold.reason, hold.limit)
 
 
+def add_imported_budget(session: TaskSession, limits: Limits) -> None:
+    """Give an imported session the budget that its log says it had."""
+    if not limits.is_empty:
+        UsageBudget.objects.create(session=session, tokens=limits.tokens, cost=limits.cost, currency=limits.currency)
+
+
 def open_hold(session_id: uuid.UUID) -> BudgetHold | None:
     """Return what holds the prompts of a session back; None if no budget does."""
     return BudgetHold.objects.filter(session_id=session_id, ended_at=None).first()
@@ -267,30 +274,50 @@ def budget_of_next_prompt(session: TaskSession, *, locks: bool = False) -> Hold 
     With ``locks`` the budgets stay locked until the end of the transaction, so that of several sessions of a team one
     after the other is checked, and each sees the prompts that the others send.
     """
-    of_task = Task.objects.filter(id=session.task_id).values("team_id")
-    budgets = UsageBudget.objects.filter(models.Q(session=session) | models.Q(team_id__in=of_task))
+    return budgets_of_next_prompts([session], locks=locks).get(session.id)
+
+
+def budgets_of_next_prompts(sessions: Collection[TaskSession], *, locks: bool = False) -> dict[uuid.UUID, Hold]:
+    """Return the budgets that do not allow the next prompts of sessions now, by session.
+
+    The number of queries does not depend on how many sessions there are.
+    """
+    tasks = {session.task_id for session in sessions}
+    of_tasks = Task.objects.filter(id__in=tasks)
+    rows = UsageBudget.objects.filter(
+        models.Q(session__in=[session.id for session in sessions]) | models.Q(team_id__in=of_tasks.values("team_id"))
+    )
     if locks:
-        budgets = budgets.select_for_update(no_key=True)
-    for budget in sorted(budgets, key=lambda row: row.scope):
-        if budget.limits.is_empty:
-            continue
-        if budget.session_id is not None:
-            spent = _spent(TurnUsage.objects.filter(session_id=session.id))
-        else:
-            today = TurnUsage.objects.filter(team_id=budget.team_id, day=local_day(timezone.now()))
-            running = _running_turns(budget.team_id, session)  # before the sum: one that ends meanwhile counts twice
-            spent = replace(_spent(today), running=running)
-        hold = find_hold(budget.scope, budget.limits, spent)
+        rows = rows.select_for_update(no_key=True)
+    budgets = [row for row in rows if not row.limits.is_empty]
+    if not budgets:
+        return {}  # as of most sessions
+    of_sessions = {row.session_id: row.limits for row in budgets if row.session_id is not None}
+    of_teams: dict[int | None, Limits] = {row.team_id: row.limits for row in budgets if row.team_id is not None}
+    running = _running_turns(of_teams)  # before the sums: a turn that ends meanwhile counts twice
+    today = TurnUsage.objects.filter(team_id__in=of_teams, day=local_day(timezone.now()))
+    spent_today = _spent("team_id", today)
+    spent = _spent("session_id", TurnUsage.objects.filter(session_id__in=of_sessions))
+    teams = dict(of_tasks.values_list("id", "team_id"))
+    found = {}
+    for session in sessions:
+        hold = None
+        if limits := of_sessions.get(session.id):
+            hold = find_hold(BudgetScope.SESSION, limits, spent.get(session.id, Spent()))
+        team_id = teams.get(session.task_id)
+        if hold is None and (limits := of_teams.get(team_id)):
+            others = sum(running[team_id].values()) - running[team_id][session.id]
+            hold = find_hold(BudgetScope.TEAM, limits, replace(spent_today.get(team_id, Spent()), running=others))
         if hold is not None:
-            return hold
-    return None
+            found[session.id] = hold
+    return found
 
 
-def _spent(rows: models.QuerySet[TurnUsage]) -> Spent:
-    tokens, largest, costs, largest_costs = 0, 0, {}, {}
+def _spent(key: str, rows: models.QuerySet[TurnUsage]) -> dict[Any, Spent]:
+    """Return the sums of turns by the values of a column; one query."""
     sums = (
         rows.order_by()
-        .values("currency")
+        .values(key, "currency")
         .annotate(
             tokens_sum=models.Sum("tokens"),
             tokens_max=models.Max("tokens"),
@@ -298,21 +325,30 @@ def _spent(rows: models.QuerySet[TurnUsage]) -> Spent:
             cost_max=models.Max("cost"),
         )
     )
+    found: dict[Any, Spent] = {}
     for row in sums:
-        tokens += int(row["tokens_sum"] or 0)
-        largest = max(largest, row["tokens_max"] or 0)
+        before = found.get(row[key], Spent())
+        tokens = before.tokens + int(row["tokens_sum"] or 0)
+        largest = max(before.largest_tokens, row["tokens_max"] or 0)
+        costs, largest_costs = dict(before.costs), dict(before.largest_costs)
         if row["currency"]:
             costs[row["currency"]], largest_costs[row["currency"]] = row["cost_sum"], row["cost_max"]
-    return Spent(tokens, costs, 0, largest, largest_costs)
+        found[row[key]] = Spent(tokens, costs, 0, largest, largest_costs)
+    return found
 
 
-def _running_turns(team_id: int | None, session: TaskSession) -> int:
-    """Return how many turns of other sessions of a team run, or are about to begin."""
-    of_team = {"session__task__team_id": team_id}
-    sent = Prompt.objects.filter(**of_team, state=PromptState.SENDING).exclude(session=session)
-    about_to_begin = sent.count()  # first, so that one that begins meanwhile is counted
-    turns = Turn.objects.filter(**of_team, state__in=OPEN_RUN_STATES, has_process=True).exclude(session=session)
-    return about_to_begin + turns.count()
+def _running_turns(teams: Collection[int | None]) -> dict[int | None, Counter[uuid.UUID]]:
+    """Return how many turns run, or are about to begin, by team and session."""
+    of_teams = {"session__task__team_id__in": teams}
+    sent = Prompt.objects.filter(**of_teams, state=PromptState.SENDING)
+    turns = Turn.objects.filter(**of_teams, state__in=OPEN_RUN_STATES, has_process=True)
+    found: dict[int | None, Counter[uuid.UUID]] = {team_id: Counter() for team_id in teams}
+    # Those that are about to begin first, so that one that begins meanwhile is counted.
+    for rows in (sent, turns):
+        counts = rows.order_by().values("session__task__team_id", "session_id").annotate(number=models.Count("*"))
+        for row in counts:
+            found[row["session__task__team_id"]][row["session_id"]] += row["number"]
+    return found
 
 
 def is_held_by_budget(transaction: SessionTransaction) -> bool:

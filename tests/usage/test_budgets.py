@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import uuid
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
 from django.contrib.auth.models import Group, User
 from django.db import connection
+from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
 from sessions_app.accounts.models import TeamRole
@@ -28,10 +30,12 @@ from sessions_app.usage.rules.budgets import (
     Spent,
     find_hold,
     hold_sentence,
+    limits_from_stored,
     limits_problem,
     limits_text,
 )
 from sessions_app.workflows.driver.prompt_progress import WAITS_FOR_USER, follow_prompt
+from tests.portable.records import delete_sessions, export, run_import
 from tests.supervisor.journals import ingest
 from tests.supervisor.rows import MINE, change, fresh, last_payload, make_user, names, prompt_states, running_session
 from tests.turns.test_agent_turns import after_a_turn, own_turn
@@ -123,6 +127,16 @@ def team_budget(session: TaskSession, **limits: Any) -> None:
     )
 
 
+def updated_holds() -> int:
+    """Check all open holds, as the job does; return how many have changed."""
+    updated, after = 0, None
+    while True:
+        done = budgets.update_holds(after)
+        updated, after = updated + done.updated, done.after
+        if after is None:
+            return updated
+
+
 def claimed(session: TaskSession) -> str | None:
     """Return the message id of the prompt that would be sent now."""
     delivery = claim_next_prompt(session.id, MINE, "epoch-1", frozenset())
@@ -158,7 +172,7 @@ def test_item_about_a_budget_stays_while_the_agent_works_on_its_own() -> None:
     assert own_turn(session).state == "running"
     assert "budget" in open_kinds(session)
     request_stop(session.id, make_user())
-    assert budgets.update_holds() == 1
+    assert updated_holds() == 1
     assert open_kinds(session) == set()
 
 
@@ -166,10 +180,10 @@ def test_raised_budget_lets_the_prompt_go_once() -> None:
     session = waiting_session(tokens=100)
     used(session.task, session_id=session.id, tokens=150)
     assert claimed(session) is None
-    assert budgets.update_holds() == 0
+    assert updated_holds() == 0
     budgets.set_session_budget(session.id, Limits(tokens=200), make_user())
-    assert budgets.update_holds() == 1
-    assert budgets.update_holds() == 0
+    assert updated_holds() == 1
+    assert updated_holds() == 0
     assert claimed(session) == "p1"
     assert names(session).count("session.budget.released") == 1
     assert open_kinds(session) == set()
@@ -204,7 +218,7 @@ def test_team_budget_counts_all_its_sessions_of_today() -> None:
     assert last_payload(session, "session.budget.held")["scope"] == "team"
     yesterday = timezone.now() - timedelta(days=1)
     TurnUsage.objects.update(day=yesterday.date())
-    assert budgets.update_holds() == 1
+    assert updated_holds() == 1
     assert claimed(session) == "p1"
 
 
@@ -227,7 +241,7 @@ def test_sessions_of_a_team_do_not_pass_the_rest_of_a_budget_side_by_side() -> N
     assert "budget" not in open_kinds(second)
     Prompt.objects.filter(session=first).update(state="done")
     used(first.task, tokens=10)
-    assert budgets.update_holds() == 1
+    assert updated_holds() == 1
     assert claimed(second) == "p2"
 
 
@@ -240,7 +254,7 @@ def test_hold_for_running_turns_becomes_one_of_a_used_up_budget() -> None:
     assert (claimed(first), claimed(second)) == ("p1", None)
     Prompt.objects.filter(session=first).update(state="done")
     used(first.task, tokens=50)
-    assert budgets.update_holds() == 1
+    assert updated_holds() == 1
     assert [hold.reason for hold in BudgetHold.objects.filter(session=second)] == ["running", "used_up"]
     assert open_kinds(second) == {"budget"}
 
@@ -284,7 +298,7 @@ def test_withdrawn_prompt_and_stopped_session_end_the_hold() -> None:
         session = waiting_session(tokens=0)
         assert claimed(session) is None
         end(session)
-        assert budgets.update_holds() == 1
+        assert updated_holds() == 1
         assert BudgetHold.objects.get(session=session).end == "obsolete"
         assert open_kinds(session) == set()
 
@@ -293,7 +307,7 @@ def test_deleted_session_of_an_earlier_release_leaves_no_hold() -> None:
     session = waiting_session(tokens=0)
     claimed(session)
     BudgetHold.objects.update(session_id=uuid.uuid4())
-    assert budgets.update_holds() == 0
+    assert updated_holds() == 0
     assert not BudgetHold.objects.exists()
 
 
@@ -337,4 +351,105 @@ def test_change_of_the_launch_does_not_end_a_hold() -> None:
     session = waiting_session(tokens=0)
     claimed(session)
     change(session, launch_id="other")
-    assert budgets.update_holds() == 0
+    assert updated_holds() == 0
+
+
+# -- many held sessions
+
+
+def add_held_sessions(number: int, session: TaskSession) -> None:
+    """Create sessions like ``session``, each with a queued prompt that a budget holds back."""
+    fields = {field.attname: getattr(session, field.attname) for field in TaskSession._meta.concrete_fields}
+    copies = [TaskSession(**{**fields, "id": uuid.uuid4(), "agent_execution_id": None}) for _ in range(number)]
+    TaskSession.objects.bulk_create(copies)
+    Prompt.objects.bulk_create([Prompt(session=row, message_id="p", text="do it") for row in copies])
+    hold = {"scope": "team", "reason": "used_up", "limit": "100 tokens", "used": "100 tokens"}
+    BudgetHold.objects.bulk_create([BudgetHold(session=row, **hold) for row in copies])
+
+
+def test_number_of_queries_of_a_check_does_not_grow_with_the_held_sessions() -> None:
+    session = waiting_session(tokens=1000)
+    team_budget(session, tokens=100)
+    used(session.task, tokens=100)
+    assert claimed(session) is None
+    with CaptureQueriesContext(connection) as few:
+        budgets.update_holds()
+    add_held_sessions(100, session)
+    UsageBudget.objects.bulk_create(
+        [UsageBudget(session_id=each, tokens=1000) for each in BudgetHold.objects.values_list("session_id", flat=True)],
+        ignore_conflicts=True,
+    )
+    with CaptureQueriesContext(connection) as many:
+        assert budgets.update_holds() == budgets.HoldPass(0, None)
+    assert len(many) == len(few)
+
+
+def test_check_of_thousands_of_held_sessions_is_read_in_pages() -> None:
+    session = waiting_session()
+    team_budget(session, tokens=100)
+    used(session.task, tokens=100)
+    number = 5000
+    add_held_sessions(number, session)
+    passes, after = 0, None
+    most_queries = 0
+    while True:
+        with CaptureQueriesContext(connection) as queries:
+            done = budgets.update_holds(after)
+        passes, after, most_queries = passes + 1, done.after, max(most_queries, len(queries))
+        assert done.updated == 0
+        if after is None:
+            break
+    assert passes == number // budgets.PAGE + 1
+    assert most_queries <= 8
+
+
+def test_check_reaches_every_session_when_more_may_go_on_than_one_pass_updates() -> None:
+    session = waiting_session()
+    team_budget(session, tokens=200)
+    add_held_sessions(budgets.BATCH + 5, session)
+    first = budgets.update_holds()
+    assert first.updated == budgets.BATCH
+    assert budgets.update_holds(first.after).updated == 5
+    assert not BudgetHold.objects.filter(ended_at=None).exists()
+
+
+# -- import
+
+
+def test_budget_of_a_session_survives_its_deletion_and_import(tmp_path: Path) -> None:
+    session = running_session()
+    budgets.set_session_budget(session.id, Limits(tokens=5), make_user())
+    budgets.set_session_budget(session.id, Limits(tokens=7, cost=2.5, currency="USD"), make_user())
+    export(fresh(session), tmp_path / "record")
+    delete_sessions()
+    assert run_import(tmp_path / "record") == 0
+    assert budgets.budget_of_session(session.id) == Limits(7, 2.5, "USD")
+
+
+def test_budget_that_was_removed_stays_removed_after_an_import(tmp_path: Path) -> None:
+    session = running_session()
+    for limits in (Limits(tokens=5), Limits()):
+        budgets.set_session_budget(session.id, limits, make_user())
+    export(fresh(session), tmp_path / "record")
+    delete_sessions()
+    assert run_import(tmp_path / "record") == 0
+    assert budgets.budget_of_session(session.id) == Limits()
+
+
+@pytest.mark.parametrize(
+    "stored",
+    [
+        {},
+        {"tokens": "5", "cost": None, "currency": ""},
+        {"tokens": True, "cost": None, "currency": ""},
+        {"tokens": -1, "cost": None, "currency": ""},
+        {"tokens": 2**63, "cost": None, "currency": ""},
+        {"tokens": None, "cost": float("nan"), "currency": "USD"},
+        {"tokens": None, "cost": 1e308, "currency": "USD"},
+        {"tokens": None, "cost": 5.0, "currency": "X" * 2**20},
+        {"tokens": None, "cost": 5.0, "currency": None},
+    ],
+)
+def test_budget_of_a_foreign_log_that_is_none_is_not_taken_over(stored: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match="budget"):
+        limits_from_stored(stored)

@@ -125,6 +125,8 @@ class SessionRebuild:
     """The newest snapshot of the workspace."""
     newest_prompt: str = ""
     """Message id of the user's newest prompt in the conversation."""
+    budget: dict[str, Any] = field(default_factory=dict)
+    """The session's own budget, as the log has it."""
 
     def run(self, event: LogEvent) -> RunRow:
         """Return the run that an event names, creating it if the log begins in the middle of it."""

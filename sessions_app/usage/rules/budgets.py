@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Final
+from types import NoneType
+from typing import Any, Final
 
 from sessions_app.usage.rules.figures import CURRENCY
 
@@ -76,6 +77,17 @@ def limits_problem(limits: Limits) -> LimitsProblem | None:
     if limits.cost is None and limits.currency:
         return LimitsProblem("cost", "A currency needs a cost.")
     return None
+
+
+def limits_from_stored(stored: Mapping[str, Any]) -> Limits:
+    """Return a budget as another installation has stored it. Raises ValueError if it is none."""
+    tokens, cost, currency = stored.get("tokens"), stored.get("cost"), stored.get("currency")
+    if type(tokens) not in (int, NoneType) or type(cost) not in (int, float, NoneType) or not isinstance(currency, str):
+        raise ValueError("no budget")
+    limits = Limits(tokens, cost, currency)
+    if limits_problem(limits):
+        raise ValueError("no valid budget")
+    return limits
 
 
 @dataclass(frozen=True, slots=True)
