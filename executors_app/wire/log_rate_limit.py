@@ -47,7 +47,10 @@ class RateLimitedLog:
     def flush(self) -> None:
         """Record how many lines were dropped, if any."""
         if self._left_out:
-            text = f"{self._left_out} more lines of {self._source} ({self._left_out_bytes} bytes) were left out"
+            size = f"{self._source} ({self._left_out_bytes} B)"
+            text = f"{self._left_out} more lines of {size} were left out"
+            if self._left_out == 1:
+                text = f"1 more line of {size} was left out"
             self._left_out = self._left_out_bytes = 0
             self._record("log", level=self._level, text=text, data={"source": self._source})
 

@@ -16,6 +16,8 @@ from django.db import connection, models, transaction
 from django.db.models import F, Q
 from django.utils import timezone
 
+from sessions_app.kernel.rules.wording import count_text
+
 
 class TeamRole(models.Model):
     """The role of one member in one team (a group of users). Without a row a member is a full member.
@@ -96,7 +98,7 @@ class AttemptCount(models.Model):
         ordering = ("ends_at",)
 
     def __str__(self) -> str:
-        return f"{self.tries} attempts until {self.ends_at}"
+        return f"{count_text(self.tries, 'attempt')} until {self.ends_at}"
 
     @classmethod
     def add(cls, key: str, window: timedelta) -> int:

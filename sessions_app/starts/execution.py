@@ -22,6 +22,7 @@ from executors_app.wire.errors import AgentctlRefused, AgentctlUnreachable, Exec
 from executors_app.wire.executions import Launched
 from executors_app.wire.protocol import Code
 from sessions_app.agents.services.agent_login import login_limit
+from sessions_app.kernel.rules.wording import plural
 from sessions_app.models import Lease, LeaseLost, session_transaction
 from sessions_app.prompts import services as prompts
 from sessions_app.recovery import prepared_histories
@@ -90,7 +91,7 @@ async def execute_start(registry: ExecutionRegistry, session_id: uuid.UUID, inte
     except LeaseLost:
         log.info("session %s: another supervisor carries out its start", session_id)
     except TimeoutError:
-        limit_text = f"{settings.KANDEV_START_TIMEOUT:g} seconds (KANDEV_START_TIMEOUT)"
+        limit_text = f"{plural(settings.KANDEV_START_TIMEOUT, '1 second', '{:g} seconds')} (KANDEV_START_TIMEOUT)"
         message = f"The start took longer than {limit_text}. The time of a login in it is not counted."
         await _write_failure(registry, session_id, intent_id, None, StartFailure(str(Code.START_TIMEOUT), message))
     except ExecutorError as error:

@@ -15,6 +15,7 @@ from django.db.models import Count, Q, QuerySet, Sum
 from django.utils import timezone
 
 from executors_app.plugins import UnknownPlugin, agent_type
+from sessions_app.kernel.rules.wording import count_text
 from sessions_app.models import Task, TurnUsage
 from sessions_app.usage.models import local_day
 from sessions_app.usage.rules.figures import Usage, add_usage
@@ -81,9 +82,9 @@ def usage_report(
         until=until,
         total=add_usage(list(by_day.values())),
         days=[UsageGroup(day, day.isoformat(), by_day.get(day, Usage())) for day in dates],
-        agents=_groups(by_agent, _agent_titles, "agents"),
-        members=_groups(by_member, _member_names, "members"),
-        tasks=_groups(by_task, partial(_task_titles, user), "tasks"),
+        agents=_groups(by_agent, _agent_titles, "agent"),
+        members=_groups(by_member, _member_names, "member"),
+        tasks=_groups(by_task, partial(_task_titles, user), "task"),
     )
 
 
@@ -123,14 +124,16 @@ def _usage(sums: Mapping[str, Any]) -> Usage:
     )
 
 
-def _groups(found: Mapping[Any, Usage], name_them: Namer, plural_name: str) -> list[UsageGroup]:
+def _groups(found: Mapping[Any, Usage], name_them: Namer, unit: str) -> list[UsageGroup]:
     """Return the groups that used most first; those beyond the limit are one group."""
     ordered = sorted(found.items(), key=lambda item: (-item[1].tokens, -item[1].turns, str(item[0])))
     listed, others = ordered[:MOST_ROWS], ordered[MOST_ROWS:]
     names = name_them([key for key, _ in listed])
     groups = [UsageGroup(key, names[key], usage) for key, usage in listed]
     if others:
-        groups.append(UsageGroup(None, f"{len(others)} other {plural_name}", add_usage([part for _, part in others])))
+        groups.append(
+            UsageGroup(None, count_text(len(others), f"other {unit}"), add_usage([part for _, part in others]))
+        )
     return groups
 
 

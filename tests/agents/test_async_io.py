@@ -129,7 +129,7 @@ def test_rate_limit_allows_a_burst_and_then_a_few_lines() -> None:
     now[0] = 1.0
     valve.put(b"later")
 
-    assert [each["text"] for each in recorded][3:] == ["7 more lines of stderr (42 bytes) were left out", "later"]
+    assert [each["text"] for each in recorded][3:] == ["7 more lines of stderr (42 B) were left out", "later"]
     assert valve.tail().endswith("line 9\nlater")
 
 

@@ -95,7 +95,7 @@ def test_browser_shows_the_same_as_the_server() -> None:
         (
             {"input_tokens": 5, "cache_read_input_tokens": 4, "total_cost_usd": 0.0123},
             {"input_tokens": 5, "cached_tokens": 4, "cost": 0.0123, "currency": "USD"},
-            [("Tokens in", "5"), ("Tokens read from a cache", "4"), ("Cost", "0.01 USD")],
+            [("Tokens in", "5"), ("Tokens read from a cache", "4"), ("Cost", "0.0123 USD")],
         ),
         ({"prompt_tokens": 3, "completion_tokens": 2}, {"input_tokens": 3, "output_tokens": 2}, None),
         ({"total_tokens": 9}, {"total_tokens": 9}, [("Tokens", "9")]),

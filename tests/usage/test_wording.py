@@ -19,7 +19,7 @@ from sessions_app.usage.rules.wording import summary_text, usage_summary
             "5 tokens, 1.00 USD in 3 turns (1 turn without tokens, 2 turns without a cost)",
         ),
         (Usage(2, 2, 2), "Not reported in 2 turns"),
-        (Usage(2, 2, 0, costs=(("EUR", 0.001), ("USD", 1234))), "Not reported, 0.0010 EUR, 1,234.00 USD in 2 turns"),
+        (Usage(2, 2, 0, costs=(("EUR", 0.001), ("USD", 1234))), "Not reported, 0.001 EUR, 1,234.00 USD in 2 turns"),
         (Usage(1, 0, 0, 0, costs=(("USD", 0.0),)), "0 tokens, 0.00 USD in 1 turn"),
     ],
 )

@@ -1,7 +1,7 @@
 // The Changes panel: uncommitted changes, diffs, the latest commits, and a form to commit.
 
 import { coloured } from "./diffs.js";
-import { visible } from "./plain_text.js";
+import { counted, visible } from "./plain_text.js";
 import { isShown, whenShown } from "./tabs.js";
 import { dateAndTime } from "./times.js";
 import { alarm, ask, button, done, fill, look, make, note, onWorkspace, origin, reasonOf, row } from "./workspace.js";
@@ -115,7 +115,7 @@ async function difference(path, key) {
 
 async function newFile(path) {
   const file = await look(`${document.getElementById("panel-files").dataset.files}content/?path=${encodeURIComponent(path)}`);
-  if (file.binary) return [note(`Binary file, ${file.size.toLocaleString()} bytes.`)];
+  if (file.binary) return [note(`Binary file, ${counted(file.size, "byte")}.`)];
   return [coloured(file.content.replace(/\n$/, "").replace(/^/gm, "+"))];
 }
 

@@ -1,5 +1,6 @@
 // Coloured diffs: from git's output, and between two texts.
 
+import { counted } from "./plain_text.js";
 import { make } from "./workspace.js";
 
 const SHOWN = 5000; // maximum number of lines
@@ -32,6 +33,6 @@ function block(lines) {
   const made = make("pre", "diff");
   made.tabIndex = 0;
   made.append(...lines.slice(0, SHOWN).map(([kind, text]) => make("span", kind, `${text}\n`)));
-  if (lines.length > SHOWN) made.append(make("span", "hunk", `… ${lines.length - SHOWN} more lines\n`));
+  if (lines.length > SHOWN) made.append(make("span", "hunk", `… ${counted(lines.length - SHOWN, "more line")}\n`));
   return made;
 }

@@ -1,7 +1,7 @@
 // The Files panel: a tree whose directories are read when they are opened, and the selected file.
 
 import { between } from "./diffs.js";
-import { visible } from "./plain_text.js";
+import { counted, visible } from "./plain_text.js";
 import { isShown, whenShown } from "./tabs.js";
 import { alarm, ask, button, done, fill, look, make, note, onWorkspace, origin, reasonOf, row } from "./workspace.js";
 
@@ -63,7 +63,7 @@ function line(parent, { name, type, size }, open) {
   if (type !== "directory") {
     const file = button(name, () => showFile(path), "quiet");
     file.dataset.path = path;
-    if (size !== null) file.title = `${size.toLocaleString()} bytes`;
+    if (size !== null) file.title = counted(size, "byte");
     item.append(file);
     return item;
   }
@@ -104,7 +104,7 @@ async function showFile(path, ...notes) {
 }
 
 function textOf(file) {
-  const size = `${file.size.toLocaleString()} bytes`;
+  const size = counted(file.size, "byte");
   if (file.binary) return [note(`This is a binary file (${size}), so it is not shown.`)];
   const text = make("pre", "code");
   if (file.html) text.innerHTML = file.html; // generated and escaped by the server

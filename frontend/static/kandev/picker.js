@@ -1,7 +1,7 @@
 // The files of a prompt: chosen, pasted into its text or dropped on an area, and shown with a thumbnail. The file input
 // contains them, so the form sends the same with and without this script.
 
-import { visible } from "./plain_text.js";
+import { counted, visible } from "./plain_text.js";
 
 // tell(text) shows why files were rejected; changed() is called when their number changes.
 export function createPicker({ input, chosen, text, area, marked, tell, changed = () => {} }) {
@@ -16,7 +16,7 @@ export function createPicker({ input, chosen, text, area, marked, tell, changed 
     else tell("");
     keep(tooMany || tooMuch ? kept : next);
     const announce = document.getElementById("announce");
-    if (announce) announce.textContent = kept.length ? `${kept.length} files attached` : "";
+    if (announce) announce.textContent = kept.length ? `${counted(kept.length, "file")} attached` : "";
   }
 
   function keep(next) {

@@ -27,6 +27,11 @@ export function visible(text) {
   return named.replace(MARKS, (_, kept, rest) => `${kept}⟦+${[...rest].length} marks⟧`);
 }
 
+// A number with its unit, such as "1 byte" or "1,234 bytes"; the unit is the singular.
+export function counted(number, unit) {
+  return `${number.toLocaleString()} ${unit}${number === 1 ? "" : "s"}`;
+}
+
 function shown(sign) {
   const code = sign.codePointAt(0);
   if (code < 0x20) return String.fromCodePoint(0x2400 + code);

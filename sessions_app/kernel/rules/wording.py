@@ -4,13 +4,29 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from datetime import datetime
+from typing import Final
+
+_LEAST_MONEY: Final = 0.0001
 
 
-def plural(number: int, one: str, many: str) -> str:
+def plural(number: float, one: str, many: str) -> str:
     """Return ``one`` for 1, otherwise ``many`` with the number filled in."""
     if number == 1:
         return one
     return many.format(number)
+
+
+def count_text(number: int, unit: str) -> str:
+    """Return a number with its unit, such as *1 token* or *1,234 tokens*; ``unit`` is the singular."""
+    return plural(number, f"1 {unit}", f"{{:,}} {unit}s")
+
+
+def money_text(amount: float, currency: str) -> str:
+    """Return an amount with its currency, such as *0.50 USD*, exact to a hundredth of a cent."""
+    if 0 < amount < _LEAST_MONEY:
+        return f"less than {_LEAST_MONEY} {currency}"
+    whole, _, decimals = f"{amount:,.4f}".partition(".")
+    return f"{whole}.{decimals.rstrip('0').ljust(2, '0')} {currency}"
 
 
 def join_alternatives(words: Iterable[str]) -> str:

@@ -28,6 +28,7 @@ from executors_app.machine.process import identity
 from executors_app.plugins import runtimes
 from sessions_app.kernel.events.session import StateChanged
 from sessions_app.kernel.rules.states import ENDED_STATES, DesiredState, SessionState, TaskState
+from sessions_app.kernel.rules.wording import plural
 from sessions_app.management.console import VisibleConsole
 from sessions_app.management.output import VisibleCommand
 from sessions_app.management.startup import EXIT_COULD_NOT_RUN, check_database, progress_bar
@@ -434,7 +435,7 @@ def _describe_waiting(document: Mapping[str, Any]) -> str:
     count = len(document["unfinished"])
     if not count or document["supervised_by"]:
         return ""
-    starts = f"{count} start waits" if count == 1 else f"{count} starts wait"
+    starts = plural(count, "1 start waits", "{} starts wait")
     here = "" if document["waited"] else ", or add --wait"
     return f"{starts} for a supervisor: run manage.py serve or supervise{here}."
 

@@ -21,6 +21,7 @@ from executors_app.wire.replayed_texts import (
     shows_text,
     text_digest,
 )
+from sessions_app.kernel.rules.wording import plural
 from sessions_app.recovery.rules.resumability import Strategy
 
 Outcome = Literal["resumed", "loaded", "created"]
@@ -151,7 +152,7 @@ class Comparison:
         )
         more = self.completed - self.compared
         if more:
-            return f"{sentence}; {more} others could not be compared"
+            return f"{sentence}; {plural(more, '1 other', '{} others')} could not be compared"
         return sentence
 
 
@@ -327,7 +328,7 @@ def contradicts(replay: Replay, requests: Requests, known_to_replay: bool) -> st
         return "The conversation that the agent loaded does not contain the last completed request."
     count = requests.completed_turns
     if count and known_to_replay:
-        turns = "1 turn was" if count == 1 else f"{count} turns were"
+        turns = plural(count, "1 turn was", "{} turns were")
         return f"The agent loaded a conversation without messages; {turns} completed in it."
     return None
 

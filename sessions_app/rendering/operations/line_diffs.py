@@ -8,6 +8,7 @@ from __future__ import annotations
 import difflib
 from typing import Any, Final
 
+from sessions_app.kernel.rules.wording import plural
 from sessions_app.redaction.visible_text import make_visible
 
 CONTEXT: Final = 3
@@ -62,7 +63,8 @@ def _common_prefix_and_suffix(before: list[str], after: list[str]) -> tuple[int,
 def _escape_invisible(line: str) -> str:
     """Return the line with invisible characters, and those that change the text direction, written out."""
     if len(line) > LINE_LIMIT:
-        line = f"{line[:LINE_LIMIT]}… ({len(line) - LINE_LIMIT} more characters)"
+        more = plural(len(line) - LINE_LIMIT, "1 more character", "{} more characters")
+        line = f"{line[:LINE_LIMIT]}… ({more})"
     return "".join(map(_escape_character, line))
 
 

@@ -18,6 +18,7 @@ from django.template.defaultfilters import filesizeformat
 from executors_app.models import ExecutorRunning
 from executors_app.wire.protocol import TURN_ENDS, JournalKind
 from sessions_app.kernel.rules.states import DesiredState
+from sessions_app.kernel.rules.wording import plural
 from sessions_app.kernel.transactions import create_intent
 from sessions_app.models import IntentKind, SessionTransaction
 from sessions_app.permissions.open_requests import MAX_OPEN_BYTES, MAX_OPEN_REQUESTS, OpenRequests
@@ -117,7 +118,11 @@ class OutputQuota:
         if not left_out:
             return
         self._conversation.finish_text()
-        text = f"{left_out:,} bytes of the agent’s output were left out here."
+        text = plural(
+            left_out,
+            "1 byte of the agent’s output was left out here.",
+            "{:,} bytes of the agent’s output were left out here.",
+        )
         self._conversation.add_message("status", text, output_left_out={"bytes": left_out})
         self._transaction.record_event(OutputLeftOut(bytes_=left_out))
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final, TypeGuard
 
+from sessions_app.kernel.rules.wording import count_text, money_text
+
 _COUNTS: Final[Mapping[str, tuple[str, ...]]] = {
     "input_tokens": ("input_tokens", "inputTokens", "prompt_tokens"),
     "output_tokens": ("output_tokens", "outputTokens", "completion_tokens"),
@@ -62,7 +64,7 @@ def usage_lines(figures: Mapping[str, Any]) -> list[tuple[str, str]]:
         lines.append(("Tokens read from a cache", f"{figures['cached_tokens']:,}"))
     if figures.get("context_size"):
         used, size = figures.get("context_used", 0), figures["context_size"]
-        lines.append(("Context in use", f"{used / size:.0%} of {size:,} tokens"))
+        lines.append(("Context in use", f"{used / size:.0%} of {count_text(size, 'token')}"))
     if "cost" in figures:
-        lines.append(("Cost", f"{figures['cost']:,.2f} {figures['currency']}"))
+        lines.append(("Cost", money_text(figures["cost"], figures["currency"])))
     return lines

@@ -8,6 +8,7 @@ from enum import StrEnum
 from types import NoneType
 from typing import Any, Final
 
+from sessions_app.kernel.rules.wording import count_text, money_text
 from sessions_app.usage.rules.figures import CURRENCY
 
 
@@ -124,13 +125,12 @@ def find_hold(scope: BudgetScope, limits: Limits, spent: Spent) -> Hold | None:
     if limits.tokens is not None:
         expected = spent.tokens + spent.running * spent.largest_tokens
         if reason := _reason(spent.tokens, expected, limits.tokens):
-            return Hold(scope, reason, f"{limits.tokens:,} tokens", f"{spent.tokens:,} tokens")
+            return Hold(scope, reason, count_text(limits.tokens, "token"), count_text(spent.tokens, "token"))
     if limits.cost is not None:
         cost = spent.costs.get(limits.currency, 0.0)
         expected_cost = cost + spent.running * spent.largest_costs.get(limits.currency, 0.0)
         if reason := _reason(cost, expected_cost, limits.cost):
-            limit, used = (f"{amount:,.2f} {limits.currency}" for amount in (limits.cost, cost))
-            return Hold(scope, reason, limit, used)
+            return Hold(scope, reason, money_text(limits.cost, limits.currency), money_text(cost, limits.currency))
     return None
 
 
@@ -146,15 +146,15 @@ def hold_sentence(scope: str, reason: str, limit: str, used: str) -> str:
     """Say which budget holds prompts back."""
     whose = "this session’s budget" if scope == BudgetScope.SESSION else "the team’s budget for today"
     if reason == HoldReason.RUNNING:
-        return f"Turns that run now may use up the rest of {whose} of {limit}; {used} are used."
-    return f"{whose[0].upper()}{whose[1:]} of {limit} is used up: {used} are used."
+        return f"Turns that run now may use up the rest of {whose} of {limit}; used so far: {used}."
+    return f"{whose[0].upper()}{whose[1:]} of {limit} is used up; used so far: {used}."
 
 
 def limits_text(limits: Limits) -> str:
     """Return a budget in words; empty if it limits nothing."""
     parts = []
     if limits.tokens is not None:
-        parts.append(f"{limits.tokens:,} tokens")
+        parts.append(count_text(limits.tokens, "token"))
     if limits.cost is not None:
-        parts.append(f"{limits.cost:,.2f} {limits.currency}")
+        parts.append(money_text(limits.cost, limits.currency))
     return " and ".join(parts)

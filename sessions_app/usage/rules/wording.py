@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from sessions_app.kernel.rules.wording import plural
+from sessions_app.kernel.rules.wording import count_text, money_text
 from sessions_app.usage.rules.figures import Usage
 
 UNKNOWN_TOKENS: Final = "Not reported"
@@ -16,18 +16,12 @@ def tokens_text(usage: Usage) -> str:
         return "0 tokens"
     if usage.turns_without_tokens == usage.turns:
         return UNKNOWN_TOKENS
-    return plural(usage.tokens, "1 token", "{:,} tokens")
+    return count_text(usage.tokens, "token")
 
 
 def cost_text(usage: Usage) -> str:
     """Return the cost in each currency; empty if no turn has reported any."""
-    return ", ".join(f"{_amount(cost)} {currency}" for currency, cost in usage.costs)
-
-
-def _amount(cost: float) -> str:
-    if 0 < cost < 0.01:
-        return f"{cost:.4f}"
-    return f"{cost:,.2f}"
+    return ", ".join(money_text(cost, currency) for currency, cost in usage.costs)
 
 
 def missing_text(usage: Usage) -> str:
@@ -58,4 +52,4 @@ def usage_summary(usage: Usage) -> str:
 
 
 def _turns(number: int) -> str:
-    return plural(number, "1 turn", "{:,} turns")
+    return count_text(number, "turn")
