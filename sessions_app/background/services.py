@@ -74,7 +74,8 @@ def record_processes(transaction: SessionTransaction, line: Mapping[str, Any]) -
     The log gets an event only if other commands run than before.
     """
     session, report = transaction.session, parse_report(line)
-    models.store_report(session, report, transaction.at)
+    # By our clock: that of the agent's machine may be set wrong, and then nothing or everything would be current.
+    models.store_report(session, report, timezone.now())
     known = session.metadata.get(_KEY)
     has_count = _is_of_launch(known, session) and known["count"] == report.count
     if has_count and is_same_work(known["processes"], report.processes):

@@ -300,6 +300,7 @@ class SessionTransaction:
             session=self.session,
             message_id=message_id,
             started_at=self.at,
+            recorded_at=timezone.now(),
             has_process=has_process,
             first_seq=self.newest_seq + 1,
             **begun,

@@ -39,6 +39,7 @@ from sessions_app.stream.conversation import (
     schedule_writes,
 )
 from sessions_app.stream.rules.tool_calls import key_of_tool
+from sessions_app.turns.models import BEGUN_AT
 from sessions_app.turns.rules import agent_turns as rules
 
 QUIET: Final = "quiet"
@@ -166,7 +167,7 @@ def _move(transaction: SessionTransaction, move: str, *, work: str) -> None:
 def holds_prompts(turn: Turn) -> bool:
     """Whether prompts wait for the end of this turn, which the agent began."""
     return rules.holds_prompts(
-        since_begin=timezone.now() - turn.started_at,
+        since_begin=timezone.now() - turn.begun_at,
         is_waiting=turn.state == RunState.WAITING,
         hold_limit=_hold_limit(),
     )
@@ -229,11 +230,11 @@ def _end_quiet(turn: Turn, lease: Lease) -> bool:
 def sessions_past_limit(sessions: Collection[uuid.UUID]) -> list[uuid.UUID]:
     """Return those of ``sessions`` whose agent works on its own beyond the limit while a prompt waits for it."""
     began_before = timezone.now() - _hold_limit()
-    turns = Turn.objects.filter(
+    turns = Turn.objects.alias(begun_at=BEGUN_AT).filter(
         Exists(Prompt.objects.filter(session_id=OuterRef("session_id"), state=PromptState.QUEUED)),
         origin=TurnOrigin.AGENT,
         state=RunState.RUNNING,
-        started_at__lte=began_before,
+        begun_at__lte=began_before,
         session_id__in=sessions,
     )
     return list(turns.order_by().values_list("session_id", flat=True))

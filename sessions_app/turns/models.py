@@ -6,8 +6,11 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Collection
+from datetime import datetime
+from typing import Final
 
 from django.db import models
+from django.db.models.functions import Coalesce
 
 from executors_app.orm import ObjectField, PreparedQuery
 from sessions_app.accounts.team_scope import TeamModel
@@ -67,6 +70,8 @@ class Turn(TeamModel):
     """The newest snapshot of the workspace when the agent got the prompt; empty if none was known."""
     snapshot_after = models.CharField(max_length=64, null=True, blank=True)
     """The snapshot that was taken at its end; unknown if nothing had changed since the one before."""
+    recorded_at = models.DateTimeField(null=True, blank=True, editable=False)
+    """When its start was recorded, by the control plane's clock; ``started_at`` is by that of the agent's machine."""
 
     class Meta(TeamModel.Meta):
         db_table = "session_runs"
@@ -87,7 +92,14 @@ class Turn(TeamModel):
     def __str__(self) -> str:
         return f"{'turn' if self.has_process else 'wait'} {str(self.id)[:8]} ({self.state})"
 
+    @property
+    def begun_at(self) -> datetime:
+        """When it began, for limits on its duration: the clock of the agent's machine may be set wrong."""
+        return self.recorded_at or self.started_at
 
+
+BEGUN_AT: Final = Coalesce("recorded_at", "started_at")
+"""``Turn.begun_at`` in a query."""
 Run = Turn
 """The name of ``Turn`` in the contract of ``sessions_app.models``."""
 

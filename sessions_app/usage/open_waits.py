@@ -9,18 +9,17 @@ from django.db.models import F
 from sessions_app.attention.rules import notices
 from sessions_app.attention.rules.notices import ATTENTION_KIND_LABELS, AttentionKind
 from sessions_app.models import BudgetHold
-from sessions_app.usage.rules.budgets import BudgetScope, HoldReason
+from sessions_app.usage.rules.budgets import BudgetScope, HoldReason, hold_end_sentence
 from sessions_app.waits.rules.open_waits import Actor, WaitDetails
 from sessions_app.waits.sources import WaitSource
-
-_WAKE_UP: Final = "The prompt is sent, once, as soon as the budget allows it."
 
 
 def _describe(row: BudgetHold) -> WaitDetails:
     actor = Actor.PERSON
     if row.scope == BudgetScope.TEAM or row.reason == HoldReason.RUNNING:
         actor = Actor.CLOCK
-    return WaitDetails(actor, row.sentence, _WAKE_UP)
+    wake_up = f"The prompt is sent, once, as soon as the budget allows it. {hold_end_sentence(row.scope, row.reason)}"
+    return WaitDetails(actor, row.sentence, wake_up)
 
 
 WAIT_SOURCES: Final = (

@@ -6,6 +6,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
+from django.db.models import F
 from django.utils import timezone
 
 from executors_app.models import AgentProfile
@@ -136,6 +137,17 @@ def test_report_holds_only_as_long_as_it_is_repeated(
     assert (listed(status), status["background"]["is_current"]) == (["npm run dev"], is_current)
     reported_at = datetime.fromisoformat(status["background"]["reported_at"])
     assert reported_at.astimezone(UTC) < timezone.now()
+
+
+@pytest.mark.parametrize("skew", [timedelta(days=1), timedelta(days=-1)], ids=["ahead", "behind"])
+def test_wrong_clock_of_the_agents_machine_does_not_change_what_is_current(skew: timedelta) -> None:
+    session, journal = with_agent(), Journal()
+    values = {"processes": [measure("npm run dev", 1)], "count": 1, "cpu_seconds": 1}
+    line = journal.line("agent.processes", **values)
+    ingest(session, [{**line, "ts": (timezone.now() + skew).timestamp()}], lease=None)
+    assert session_status(fresh(session))["background"]["is_current"] is True
+    BackgroundWork.objects.update(reported_at=F("reported_at") - timedelta(minutes=4))
+    assert session_status(fresh(session))["background"]["is_current"] is False
 
 
 def test_list_of_a_supervisor_of_release_1_0_is_shown_without_measurements() -> None:

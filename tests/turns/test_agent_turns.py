@@ -332,7 +332,7 @@ def test_prompt_is_delivered_when_the_limit_of_the_hold_has_passed() -> None:
     session, journal, turn = working_alone()
     Prompt.objects.create(session=session, message_id="p2", text="next")
     assert sessions_past_limit([session.id]) == []
-    Turn.objects.filter(id=turn.id).update(started_at=timezone.now() - timedelta(minutes=31))
+    Turn.objects.filter(id=turn.id).update(recorded_at=timezone.now() - timedelta(minutes=31))
     assert sessions_past_limit([session.id]) == [session.id]
 
     assert claim(session) == "p2"
@@ -341,6 +341,31 @@ def test_prompt_is_delivered_when_the_limit_of_the_hold_has_passed() -> None:
     assert sorted(state for _, state in runs(session)) == ["completed", "completed", "running"]
     turn.refresh_from_db()
     assert turn.reason == "superseded"
+
+
+@database
+@pytest.mark.parametrize("skew", [timedelta(days=1), timedelta(days=-1)], ids=["ahead", "behind"])
+def test_wrong_clock_of_the_agents_machine_changes_no_limit_of_the_hold(skew: timedelta) -> None:
+    session, journal = after_a_turn()
+    Turn.objects.filter(session=session).update(ended_at=timezone.now() + skew - timedelta(minutes=1))
+    line = {**journal.says("[bg 1]")[0], "ts": (timezone.now() + skew).timestamp()}
+    ingest(session, [line])
+    turn = own_turn(session)
+    assert abs(turn.started_at - timezone.now() - skew) < timedelta(hours=1)
+    Prompt.objects.create(session=session, message_id="p2", text="next")
+    assert (claim(session), sessions_past_limit([session.id])) == (None, [])
+    Turn.objects.filter(id=turn.id).update(recorded_at=timezone.now() - timedelta(minutes=31))
+    assert (sessions_past_limit([session.id]), claim(session)) == ([session.id], "p2")
+
+
+@database
+def test_hold_of_a_turn_that_an_earlier_release_has_recorded_is_measured_by_its_start() -> None:
+    session, _, turn = working_alone()
+    Prompt.objects.create(session=session, message_id="p2", text="next")
+    Turn.objects.filter(id=turn.id).update(recorded_at=None)
+    assert (claim(session), sessions_past_limit([session.id])) == (None, [])
+    Turn.objects.filter(id=turn.id).update(started_at=timezone.now() - timedelta(minutes=31))
+    assert (sessions_past_limit([session.id]), claim(session)) == ([session.id], "p2")
 
 
 @database

@@ -55,10 +55,14 @@ export function begin() {
     panel.setAttribute("aria-labelledby", panel.id.replace("panel-", "tab-"));
   }
   wide.addEventListener("change", () => show(sessionStorage.getItem(KEY)));
-  // A link to an element of the page opens the tab that contains it.
+  // A link to an element of the page opens the tab, and what is folded there, that contains it.
   document.addEventListener("click", ({ target }) => {
     const place = document.getElementById(target.closest?.("a[href^='#']")?.hash.slice(1));
     if (place?.closest("#talk")) show(wide.matches ? page.dataset.shows : "talk");
+    const panel = place?.closest(".panel"), folded = place?.closest("details");
+    if (panel) choose(panel.id.replace("panel-", ""));
+    if (folded) folded.open = true;
+    if (place?.matches("input")) place.focus();
   });
   // A link from another page may name the conversation.
   show(location.hash === "#talk" && !wide.matches ? "talk" : sessionStorage.getItem(KEY));

@@ -364,7 +364,7 @@ def _is_over(session: TaskSession, now: datetime) -> bool:
         return True
     run = newest_run(session)
     if run is not None and run.ended_at is None:
-        return now - run.started_at > TEST_LIMIT
+        return now - run.begun_at > TEST_LIMIT
     if run is not None and not session.prompts.filter(state__in=OPEN_PROMPT_STATES).exists():
         return True
     if session.error_code in NEEDS_PERSON_CODES:

@@ -20,7 +20,7 @@ from sessions_app.attention.rules.quotations import (
 from sessions_app.kernel.rules.wording import plural
 from sessions_app.sessions.rules.situation_facts import AGENT_DIED_HEADLINE, HEADLINES, LABELS, Code, Label
 from sessions_app.stream.rules.tool_calls import UNKNOWN_ACTION, is_unknown_action
-from sessions_app.usage.rules.budgets import BudgetScope, HoldReason, hold_sentence
+from sessions_app.usage.rules.budgets import HoldReason, hold_end_sentence, hold_sentence
 
 
 class AttentionKind(StrEnum):
@@ -476,9 +476,7 @@ def suspended_key(suspension_id: str) -> str:
 
 def budget_notice(hold_id: str, scope: str, limit: str, used: str) -> Notice:
     """Return the notice of a prompt for which nothing is left of a budget."""
-    step = "Raise the session’s budget on its page, or withdraw the prompt."
-    if scope == BudgetScope.TEAM:
-        step = "Wait until tomorrow, let an admin of the team raise its budget, or withdraw the prompt."
+    step = f"{hold_end_sentence(scope, HoldReason.USED_UP)} You can also withdraw the prompt."
     sentence = hold_sentence(scope, HoldReason.USED_UP, limit, used)
     return Notice(AttentionKind.BUDGET, budget_key(hold_id), HEADLINES[Code.BUDGET], sentence, step)
 

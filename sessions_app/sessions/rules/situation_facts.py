@@ -34,6 +34,8 @@ Action = Literal[
     "go_on_or_cancel",
     "send_again",
     "continue_turn",
+    "change_budget",
+    "open_team_budget",
 ]
 
 
@@ -300,6 +302,10 @@ class SituationFacts:
     """A budget holds its next prompt back."""
     budget_sentence: str = ""
     """Which one and why; empty in lists."""
+    budget_end: str = ""
+    """What ends that; empty in lists."""
+    budget_action: Action = ""
+    """Where the budget can be changed; empty in lists, and where that does not help."""
     stalled_since: datetime | None = None
     """The open turn has been silent since then."""
     interrupted_wait: str | None = None

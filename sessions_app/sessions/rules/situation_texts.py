@@ -303,8 +303,8 @@ def cut_off(f: Facts) -> Situation:
 def over_budget(f: Facts) -> Situation:
     """Describe a session whose next prompt has to wait for a budget."""
     text = f.budget_sentence or f"{HEADLINES[Code.BUDGET]}."
-    step = "The prompt stays in the queue. It is sent when the budget allows it; you can also withdraw it."
-    return Situation(Code.BUDGET, "warning", text, step, reason=IdleReason.BUDGET, label=LABELS[Code.BUDGET])
+    step = f"{f.budget_end} The prompt stays in the queue until then; you can also withdraw it.".strip()
+    return Situation(Code.BUDGET, "warning", text, step, f.budget_action, IdleReason.BUDGET, LABELS[Code.BUDGET])
 
 
 def cancel_ignored(f: Facts) -> Situation:

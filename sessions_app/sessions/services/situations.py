@@ -36,7 +36,7 @@ from sessions_app.sessions.rules.situations import idle_situation, situation
 from sessions_app.starts.rules import restart_rules
 from sessions_app.starts.rules.restart_rules import WaitReason
 from sessions_app.turns.rules.transient_errors import Retry
-from sessions_app.usage.rules.budgets import hold_sentence
+from sessions_app.usage.rules.budgets import BudgetScope, HoldReason, hold_end_sentence, hold_sentence
 from sessions_app.waits.rules.wait_keys import WaitKind
 
 
@@ -196,7 +196,7 @@ def situation_facts(
         cut_off=status.cut_off_turn is not None,
         cut_off_has_worked=bool(status.cut_off_turn and status.cut_off_turn["has_worked"]),
         over_budget=status.budget_hold is not None,
-        budget_sentence=_budget_sentence(status),
+        **_budget_facts(status),
         retrying=status.retry is not None,
         retry=_parse_retry(status.retry),
         stalled_since=session.stalled_since,
@@ -209,12 +209,19 @@ def situation_facts(
     )
 
 
-def _budget_sentence(status: SessionStatus) -> str:
-    """Say which budget holds the next prompt back; empty if none does."""
+def _budget_facts(status: SessionStatus) -> dict[str, Any]:
+    """Return which budget holds the next prompt back, and what ends that; empty if none does."""
     hold = status.budget_hold
     if hold is None:
-        return ""
-    return hold_sentence(hold["scope"], hold["reason"], hold["limit"], hold["used"])
+        return {}
+    action = ""
+    if hold["reason"] == HoldReason.USED_UP:
+        action = "change_budget" if hold["scope"] == BudgetScope.SESSION else "open_team_budget"
+    return {
+        "budget_sentence": hold_sentence(hold["scope"], hold["reason"], hold["limit"], hold["used"]),
+        "budget_end": hold_end_sentence(hold["scope"], hold["reason"]),
+        "budget_action": action,
+    }
 
 
 def _waits_for_supervisor(status: SessionStatus) -> bool:

@@ -117,6 +117,8 @@ GO_ON = BannerButton("Go on now", act="go-on")
 DO_NOT_CONTINUE = BannerButton("Do not continue", act="cancel")
 SEND_AGAIN = BannerButton("Send the prompt again", act="go-on")
 CONTINUE_TURN = BannerButton("Continue the turn", act="go-on")
+CHANGE_BUDGET = BannerButton("Change the budget", place="budget-tokens")
+TEAM_BUDGET = BannerButton("Budget of the team", place="team-budget")
 UNARCHIVE = BannerButton("Unarchive task", task_change="unarchive")
 
 _BUTTONS: Final[Mapping[str, tuple[BannerButton, ...]]] = {
@@ -132,6 +134,8 @@ _BUTTONS: Final[Mapping[str, tuple[BannerButton, ...]]] = {
     "go_on_or_cancel": (GO_ON, DO_NOT_CONTINUE),
     "send_again": (SEND_AGAIN,),
     "continue_turn": (CONTINUE_TURN,),
+    "change_budget": (CHANGE_BUDGET,),
+    "open_team_budget": (TEAM_BUDGET,),
 }
 
 

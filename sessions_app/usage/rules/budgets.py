@@ -150,6 +150,15 @@ def hold_sentence(scope: str, reason: str, limit: str, used: str) -> str:
     return f"{whose[0].upper()}{whose[1:]} of {limit} is used up; used so far: {used}."
 
 
+def hold_end_sentence(scope: str, reason: str) -> str:
+    """Say what ends a hold, and who can end it."""
+    if reason == HoldReason.RUNNING:
+        return "The prompt is sent when these turns have ended, if they leave anything."
+    if scope == BudgetScope.SESSION:
+        return "It does not renew: only raising or removing it lets the prompt go."
+    return "It renews at midnight, UTC. Staff and the team’s admins can raise it before."
+
+
 def limits_text(limits: Limits) -> str:
     """Return a budget in words; empty if it limits nothing."""
     parts = []

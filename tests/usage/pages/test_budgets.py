@@ -10,7 +10,7 @@ from django.test import Client
 from playwright.sync_api import expect
 
 from sessions_app.accounts.models import TeamRole
-from sessions_app.models import BudgetHold
+from sessions_app.models import BudgetHold, TaskSession
 from sessions_app.usage.budgets import budget_of_session, budget_of_team
 from sessions_app.usage.rules.budgets import Limits
 from tests.pages.browsers import NO_SOCKET
@@ -60,8 +60,45 @@ def test_prompt_that_waits_for_a_budget_is_explained(ada: Client, world: World) 
     BudgetHold.objects.create(session=session, scope="session", reason="used_up", limit="0 tokens", used="0 tokens")
     page = ada.get(path_of(session)).text
     assert "This session’s budget of 0 tokens is used up; used so far: 0 tokens." in page
+    assert "It does not renew: only raising or removing it lets the prompt go." in page
+    assert 'href="#budget-tokens"' in page
+    assert 'id="budget-tokens"' in page
     assert "Over budget" in page
     assert "Over budget" in ada.get("/").text
+
+
+def hold_for_the_team(world: World, reason: str = "used_up") -> TaskSession:
+    session = world.resting_session(resume_token="t")
+    session.prompts.create(message_id="p1", text="do it")
+    BudgetHold.objects.create(session=session, scope="team", reason=reason, limit="5 tokens", used="6 tokens")
+    return session
+
+
+def test_used_up_budget_of_a_team_says_when_it_renews_and_who_may_raise_it(ada: Client, world: World) -> None:
+    page = ada.get(path_of(hold_for_the_team(world))).text
+    assert "It renews at midnight, UTC. Staff and the team’s admins can raise it before." in page
+    assert f'href="/settings/teams/{world.team.pk}/budget/"' in page
+
+
+def test_budget_that_waits_for_running_turns_offers_no_change(ada: Client, world: World) -> None:
+    page = ada.get(path_of(hold_for_the_team(world, "running"))).text
+    assert "The prompt is sent when these turns have ended, if they leave anything." in page
+    assert f'href="/settings/teams/{world.team.pk}/budget/"' not in page
+
+
+@pytest.mark.browser
+def test_link_in_the_banner_opens_the_field_of_the_budget(visit: Any, world: World) -> None:
+    session = world.resting_session(resume_token="t")
+    session.prompts.create(message_id="p1", text="do it")
+    BudgetHold.objects.create(session=session, scope="session", reason="used_up", limit="0 tokens", used="0 tokens")
+    for width in (360, 1280):
+        ada = visit(viewport={"width": width, "height": 740})
+        page = ada.open(path_of(session))
+        field = page.locator("#budget-tokens")
+        expect(field).to_be_hidden()
+        page.get_by_role("link", name="Change the budget").click()
+        expect(field).to_be_visible()
+        expect(field).to_be_focused()
 
 
 @pytest.mark.browser
