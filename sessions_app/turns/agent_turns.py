@@ -230,11 +230,11 @@ def _end_quiet(turn: Turn, lease: Lease) -> bool:
 def sessions_past_limit(sessions: Collection[uuid.UUID]) -> list[uuid.UUID]:
     """Return those of ``sessions`` whose agent works on its own beyond the limit while a prompt waits for it."""
     began_before = timezone.now() - _hold_limit()
-    turns = Turn.objects.alias(begun_at=BEGUN_AT).filter(
+    turns = Turn.objects.alias(begin=BEGUN_AT).filter(
         Exists(Prompt.objects.filter(session_id=OuterRef("session_id"), state=PromptState.QUEUED)),
         origin=TurnOrigin.AGENT,
         state=RunState.RUNNING,
-        begun_at__lte=began_before,
+        begin__lte=began_before,
         session_id__in=sessions,
     )
     return list(turns.order_by().values_list("session_id", flat=True))

@@ -111,6 +111,8 @@ def record_turn_usage(session: TaskSession, turn: Turn, at: datetime) -> TurnFig
     reported = dict(turn.usage or {})
     before = TurnUsage.objects.filter(session_id=session.id).order_by("-ended_at").first()
     figures = turn_figures(reported, _declared(name), _earlier(session, turn, before))
+    # The time of the journal is by the clock of the agent's machine: one that is ahead must not use tomorrow's budget.
+    at = min(at, timezone.now())
     row = _row(session, turn, at, figures, team_id=team_id, member_id=sender_id or session.owner_id, agent_type=name)
     row.launch_id, row.counters = session.launch_id, last_figures(reported, before.counters if before else {})
     if before is not None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import date, timedelta
+from datetime import date, datetime, timedelta
 from functools import partial
 from typing import Any, Final
 
@@ -16,7 +16,7 @@ from django.utils import timezone
 
 from executors_app.plugins import UnknownPlugin, agent_type
 from sessions_app.kernel.rules.wording import count_text
-from sessions_app.models import Task, TurnUsage
+from sessions_app.models import Task, TaskSession, TurnUsage
 from sessions_app.usage.models import local_day
 from sessions_app.usage.rules.figures import Usage, add_usage
 
@@ -63,17 +63,53 @@ class UsageReport:
     tasks: list[UsageGroup]
 
 
-def usage_report(
-    user: User, days: int = DEFAULT_PERIOD, *, team: int | None = None, task: uuid.UUID | None = None
-) -> UsageReport:
-    """Return what ``user`` may see of the last ``days`` days, today included; of one team or task if it is named."""
+@dataclass(frozen=True, slots=True)
+class UsageTurn:
+    """One turn of a report: the evidence of its sums."""
+
+    ended_at: datetime
+    title: str
+    """Of its task."""
+    task_id: uuid.UUID
+    session_id: uuid.UUID | None
+    """None: the session was deleted."""
+    agent: str
+    member: str
+    usage: Usage
+
+
+@dataclass(frozen=True, slots=True)
+class UsageFilter:
+    """What a report is about; a value that is None leaves nothing out."""
+
+    team: int | None = None
+    task: uuid.UUID | None = None
+    agent: str | None = None
+    member: int | None = None
+    day: date | None = None
+
+
+ALL_USAGE: Final = UsageFilter()
+
+
+def _rows(user: User, days: int, chosen: UsageFilter) -> QuerySet[TurnUsage]:
+    until = local_day(timezone.now())
+    rows = TurnUsage.objects.visible_to(user).filter(day__gte=until - timedelta(days=days - 1), day__lte=until)
+    columns = {
+        "team_id": chosen.team,
+        "task_id": chosen.task,
+        "agent_type": chosen.agent,
+        "member_id": chosen.member,
+        "day": chosen.day,
+    }
+    return rows.filter(**{name: value for name, value in columns.items() if value is not None})
+
+
+def usage_report(user: User, days: int = DEFAULT_PERIOD, chosen: UsageFilter = ALL_USAGE) -> UsageReport:
+    """Return what ``user`` may see of the last ``days`` days, today included."""
     until = local_day(timezone.now())
     since = until - timedelta(days=days - 1)
-    rows = TurnUsage.objects.visible_to(user).filter(day__gte=since, day__lte=until)
-    if team is not None:
-        rows = rows.filter(team=team)
-    if task is not None:
-        rows = rows.filter(task_id=task)
+    rows = _rows(user, days, chosen)
     by_day = _sums(rows, "day")
     by_agent, by_member, by_task = (_sums(rows, name) for name in ("agent_type", "member_id", "task_id"))
     dates = [since + timedelta(days=number) for number in range(days)]
@@ -85,6 +121,36 @@ def usage_report(
         agents=_groups(by_agent, _agent_titles, "agent"),
         members=_groups(by_member, _member_names, "member"),
         tasks=_groups(by_task, partial(_task_titles, user), "task"),
+    )
+
+
+def newest_turns(user: User, days: int = DEFAULT_PERIOD, chosen: UsageFilter = ALL_USAGE) -> list[UsageTurn]:
+    """Return the newest turns of a report, at most ``MOST_ROWS``."""
+    rows = list(_rows(user, days, chosen).order_by("-ended_at", "-turn_id")[:MOST_ROWS])
+    sessions = set(TaskSession.objects.filter(id__in={row.session_id for row in rows}).values_list("id", flat=True))
+    titles = _task_titles(user, [row.task_id for row in rows])
+    members = _member_names([row.member_id for row in rows])
+    return [
+        UsageTurn(
+            ended_at=row.ended_at,
+            title=titles[row.task_id],
+            task_id=row.task_id,
+            session_id=row.session_id if row.session_id in sessions else None,
+            agent=_agent_title(row.agent_type),
+            member=members[row.member_id],
+            usage=_usage_of_turn(row),
+        )
+        for row in rows
+    ]
+
+
+def _usage_of_turn(row: TurnUsage) -> Usage:
+    return Usage(
+        turns=1,
+        turns_without_tokens=int(row.tokens is None),
+        turns_without_cost=int(row.cost is None),
+        tokens=row.tokens or 0,
+        costs=((row.currency, row.cost),) if row.cost is not None else (),
     )
 
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import uuid
 from dataclasses import dataclass
+from datetime import date, datetime
 from typing import Final
 
 from django.contrib import messages
 from django.contrib.auth.models import Group
-from django.http import Http404, HttpResponse
+from django.http import Http404, HttpResponse, QueryDict
 from django.shortcuts import get_object_or_404, redirect, render
 from django.urls import reverse
 from django.utils import timezone
@@ -32,8 +33,11 @@ from sessions_app.usage.services import (
     DEFAULT_PERIOD,
     DELETED_TASK,
     PERIODS,
+    UsageFilter,
     UsageGroup,
     UsageReport,
+    UsageTurn,
+    newest_turns,
     usage_report,
 )
 
@@ -43,21 +47,34 @@ ROW_WIDTH: Final = 100.0
 @never_cache
 @require_safe
 def show_usage(request: UserHttpRequest) -> HttpResponse:
-    """Show the usage of the last days (``?days=``), of one team (``?team=``) or task (``?task=``)."""
+    """Show the usage of the last days (``?days=``).
+
+    The query string may name one team, task, agent type, member or day; each number of the page leads to such a view,
+    whose newest turns are listed.
+    """
     days = queried_number(request, "days") or DEFAULT_PERIOD
     if days not in PERIODS:
         raise Http404("days must be one of the periods")
     teams = list(teams_of(request.user).order_by("name"))
     team_id = _queried_team(request, [team.pk for team in teams])
     task = _queried_task(request)
-    report = usage_report(request.user, days, team=team_id, task=task.id if task else None)
+    chosen = UsageFilter(
+        team_id,
+        task.id if task else None,
+        request.GET.get("agent", "")[:64] or None,
+        queried_number(request, "member") if request.GET.get("member") else None,
+        _queried_day(request),
+    )
+    report = usage_report(request.user, days, chosen)
     context = {
         "report": report,
         "summary": summary_text(report.total),
         "bars": columns([(_day_title(group), group.usage.tokens) for group in report.days]),
         "chart": {"width": WIDTH, "height": HEIGHT},
         "chart_summary": _chart_summary(report),
-        "tables": _tables(report),
+        "tables": _tables(report, request.GET),
+        "turns": [_turn_row(turn) for turn in newest_turns(request.user, days, chosen)],
+        "chosen": _chosen(request.GET, report),
         "periods": PERIODS,
         "days": days,
         "teams": teams,
@@ -91,12 +108,63 @@ def _queried_task(request: UserHttpRequest) -> Task | None:
     return found
 
 
+def _queried_day(request: UserHttpRequest) -> date | None:
+    """Return the day in the query string; None without one. Raises Http404 for what is no day."""
+    given = request.GET.get("day")
+    if not given:
+        return None
+    try:
+        return date.fromisoformat(given)
+    except ValueError:
+        raise Http404("day must be a date") from None
+
+
+_CHOICES: Final = ("agent", "member", "day")
+"""Parts of the query string that rows of the tables lead to, beside the task, which has a page of its own."""
+
+
+def _chosen(query: QueryDict, report: UsageReport) -> list[tuple[str, str, str]]:
+    """Return key, value and name of what the page is limited to."""
+    names = {"agent": report.agents, "member": report.members}
+    found = []
+    for key in _CHOICES:
+        if value := query.get(key):
+            groups = names.get(key, [])
+            name = next((group.name for group in groups if str(group.key) == value), value)
+            found.append((key, value, name))
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class TurnRow:
+    """A turn as evidence of a sum."""
+
+    ended_at: datetime
+    title: str
+    url: str
+    agent: str
+    member: str
+    tokens: str
+    cost: str
+
+
+def _turn_row(turn: UsageTurn) -> TurnRow:
+    url = ""
+    if turn.session_id is not None and turn.title != DELETED_TASK:
+        url = reverse("session", args=[turn.task_id, turn.session_id])
+    return TurnRow(
+        turn.ended_at, turn.title, url, turn.agent, turn.member, tokens_text(turn.usage), cost_text(turn.usage)
+    )
+
+
 @dataclass(frozen=True, slots=True)
 class UsageRow:
     """A row of a table, with its bar."""
 
     name: str
     url: str
+    turns_url: str
+    """The page limited to the turns of this row; empty: it has no key to limit it to."""
     tokens: str
     cost: str
     turns: int
@@ -114,28 +182,34 @@ class UsageTable:
     rows: list[UsageRow]
 
 
-def _tables(report: UsageReport) -> list[UsageTable]:
+def _tables(report: UsageReport, query: QueryDict) -> list[UsageTable]:
     used_days = [group for group in reversed(report.days) if group.usage.turns]
     return [
-        _table("agents", "By agent", "Agent", report.agents),
-        _table("members", "By member", "Member", report.members),
-        _table("tasks", "By task", "Task", report.tasks, links=True),
-        _table("by-day", "By day", "Day", used_days),
+        _table("agents", "By agent", "agent", report.agents, query),
+        _table("members", "By member", "member", report.members, query),
+        _table("tasks", "By task", "task", report.tasks, query),
+        _table("by-day", "By day", "day", used_days, query),
     ]
 
 
-def _table(name: str, title: str, column: str, groups: list[UsageGroup], *, links: bool = False) -> UsageTable:
+def _table(name: str, title: str, key: str, groups: list[UsageGroup], query: QueryDict) -> UsageTable:
     most = max((group.usage.tokens for group in groups), default=0)
-    return UsageTable(name, title, column, [_row(group, most, links=links) for group in groups])
+    return UsageTable(name, title, key.capitalize(), [_row(group, most, key, query) for group in groups])
 
 
-def _row(group: UsageGroup, most: int, *, links: bool) -> UsageRow:
-    url = ""
-    if links and group.key is not None and group.name != DELETED_TASK:
+def _row(group: UsageGroup, most: int, key: str, query: QueryDict) -> UsageRow:
+    url = turns_url = ""
+    is_deleted = group.name == DELETED_TASK
+    if key == "task" and group.key is not None and not is_deleted:
         url = reverse("task", args=[group.key])
+    if group.key is not None and not is_deleted:
+        limited = query.copy()
+        limited[key] = str(group.key)
+        turns_url = f"?{limited.urlencode()}#turns"
     return UsageRow(
         name=group.name,
         url=url,
+        turns_url=turns_url,
         tokens=tokens_text(group.usage),
         cost=cost_text(group.usage),
         turns=group.usage.turns,

@@ -74,10 +74,11 @@ def test_hold_says_whose_budget_it_is_and_what_was_used() -> None:
     hold = find_hold(BudgetScope.SESSION, Limits(tokens=1000), Spent(1234))
     assert hold == Hold(BudgetScope.SESSION, HoldReason.USED_UP, "1,000 tokens", "1,234 tokens")
     text = hold_sentence(hold.scope, hold.reason, hold.limit, hold.used)
-    assert text == "This session’s budget of 1,000 tokens is used up; used so far: 1,234 tokens."
+    assert text == "This session’s budget of 1,000 tokens is used up; used when it held the prompt back: 1,234 tokens."
     running = hold_sentence("team", "running", "2.00 USD", "1.50 USD")
     assert running == (
-        "Turns that run now may use up the rest of the team’s budget for today of 2.00 USD; used so far: 1.50 USD."
+        "Turns that run now may use up the rest of the team’s budget for today of 2.00 USD; "
+        "used when it held the prompt back: 1.50 USD."
     )
 
 

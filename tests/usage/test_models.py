@@ -125,6 +125,14 @@ def test_counter_is_divided_in_the_order_of_the_turns_also_if_the_clock_is_set_b
         assert row.day == local_day(Turn.objects.get(id=row.turn_id).ended_at)  # type: ignore[arg-type]
 
 
+def test_turn_of_a_machine_whose_clock_is_ahead_counts_today() -> None:
+    session, journal = session_of(), Journal()
+    for line in (*journal.turn_begins("m1"), *journal.says("done"), journal.completes("m1")):
+        ingest(session, [{**line, "ts": (timezone.now() + timedelta(days=2)).timestamp()}])
+    row = TurnUsage.objects.get()
+    assert (row.day, row.ended_at <= timezone.now()) == (local_day(timezone.now()), True)
+
+
 def test_first_counter_after_turns_of_an_earlier_release_is_unknown() -> None:
     session, journal = session_of("codex_cli"), Journal()
     run_turn(session, journal, "m1", input_tokens=10, output_tokens=1)

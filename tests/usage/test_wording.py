@@ -27,6 +27,13 @@ def test_summary_says_what_is_known_and_what_is_not(usage: Usage, text: str) -> 
     assert summary_text(usage) == text
 
 
+def test_many_currencies_are_counted() -> None:
+    costs = tuple((f"AA{letter}", 1.0) for letter in "ABCDEFG")
+    text = summary_text(Usage(7, 7, 0, costs=costs))
+    assert text.endswith("1.00 AAE, 2 other currencies in 7 turns")
+    assert "AAF" not in text
+
+
 def test_nothing_is_said_before_the_first_turn_has_ended() -> None:
     assert usage_summary(Usage()) == ""
     assert usage_summary(Usage(1, 1, 1)) == summary_text(Usage(1, 1, 1))

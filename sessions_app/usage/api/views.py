@@ -15,7 +15,7 @@ from sessions_app.api.serializers.common import document_responses
 from sessions_app.usage import budgets
 from sessions_app.usage.api.serializers import BudgetSerializer, UsageQuerySerializer, UsageReportSerializer
 from sessions_app.usage.rules.budgets import Limits
-from sessions_app.usage.services import usage_report
+from sessions_app.usage.services import UsageFilter, usage_report
 
 
 class UsageView(ApiView):
@@ -25,7 +25,7 @@ class UsageView(ApiView):
     def get(self, request: UserRequest) -> Response:
         """Sum what the agents of your teams have used, by day, agent, member and task; of one team or task if named."""
         query = self.query(UsageQuerySerializer)
-        report = usage_report(request.user, query["days"], team=query.get("team"), task=query.get("task"))
+        report = usage_report(request.user, query["days"], UsageFilter(query.get("team"), query.get("task")))
         return self.show(UsageReportSerializer, report)
 
 

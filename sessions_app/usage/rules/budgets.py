@@ -146,8 +146,10 @@ def hold_sentence(scope: str, reason: str, limit: str, used: str) -> str:
     """Say which budget holds prompts back."""
     whose = "this session’s budget" if scope == BudgetScope.SESSION else "the team’s budget for today"
     if reason == HoldReason.RUNNING:
-        return f"Turns that run now may use up the rest of {whose} of {limit}; used so far: {used}."
-    return f"{whose[0].upper()}{whose[1:]} of {limit} is used up; used so far: {used}."
+        return (
+            f"Turns that run now may use up the rest of {whose} of {limit}; used when it held the prompt back: {used}."
+        )
+    return f"{whose[0].upper()}{whose[1:]} of {limit} is used up; used when it held the prompt back: {used}."
 
 
 def hold_end_sentence(scope: str, reason: str) -> str:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from typing import Final
 
-from sessions_app.kernel.rules.wording import count_text, money_text
+from sessions_app.kernel.rules.wording import count_text, money_text, plural
 from sessions_app.usage.rules.figures import Usage
 
+MOST_CURRENCIES: Final = 5
+"""Currencies of a sum that are shown: an agent can report any three letters."""
 UNKNOWN_TOKENS: Final = "Not reported"
 
 
@@ -20,8 +22,12 @@ def tokens_text(usage: Usage) -> str:
 
 
 def cost_text(usage: Usage) -> str:
-    """Return the cost in each currency; empty if no turn has reported any."""
-    return ", ".join(money_text(cost, currency) for currency, cost in usage.costs)
+    """Return the cost in each currency, of many in some; empty if no turn has reported any."""
+    parts = [money_text(cost, currency) for currency, cost in usage.costs[:MOST_CURRENCIES]]
+    more = len(usage.costs) - MOST_CURRENCIES
+    if more > 0:
+        parts.append(plural(more, "1 other currency", "{:,} other currencies"))
+    return ", ".join(parts)
 
 
 def missing_text(usage: Usage) -> str:

@@ -59,7 +59,7 @@ def test_prompt_that_waits_for_a_budget_is_explained(ada: Client, world: World) 
     session.prompts.create(message_id="p1", text="do it")
     BudgetHold.objects.create(session=session, scope="session", reason="used_up", limit="0 tokens", used="0 tokens")
     page = ada.get(path_of(session)).text
-    assert "This session’s budget of 0 tokens is used up; used so far: 0 tokens." in page
+    assert "This session’s budget of 0 tokens is used up; used when it held the prompt back: 0 tokens." in page
     assert "It does not renew: only raising or removing it lets the prompt go." in page
     assert 'href="#budget-tokens"' in page
     assert 'id="budget-tokens"' in page

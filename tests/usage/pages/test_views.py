@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import re
 from typing import Any
 
@@ -70,9 +71,44 @@ def test_page_without_turns_offers_a_longer_period_only_where_there_is_one(
     assert ("Choose a longer period." in page) is (days != 365)
 
 
-@pytest.mark.parametrize("query", ["days=8", "days=x", "days=-7", "team=x", "team=0", "task=x", f"team={'9' * 30}"])
+@pytest.mark.parametrize(
+    "query",
+    ["days=8", "days=x", "days=-7", "team=x", "team=0", "task=x", f"team={'9' * 30}", "day=x", "day=2026-13-01"],
+)
 def test_unknown_periods_teams_and_tasks_are_not_found(query: str, ada: Client, world: World) -> None:
     assert ada.get(f"/usage/?{query}").status_code == 404
+
+
+def test_each_row_leads_to_its_turns_and_these_to_their_sessions(ada: Client, world: World) -> None:
+    session = world.resting_session()
+    TurnUsage.objects.all().delete()
+    used(session.task, session_id=session.id, member=world.ada, tokens=7, agent_type="claude_code")
+    used(session.task, days_ago=1, tokens=30)
+    page = ada.get("/usage/").text
+    links = [html.unescape(found) for found in re.findall(r'href="(\?[^"]*)#turns"', page)]
+    assert {link.split("=")[0] for link in links} == {"?agent", "?member", "?task", "?day"}
+    assert f'href="{path_of(session)}"' in page
+    for link in links:
+        found = ada.get(f"/usage/{link}").text
+        [total] = re.findall(r'id="usage-total"><strong>(\d+) tokens', found)
+        assert sum(int(row[4].split()[0]) for row in rows_of(found, "turns")) == int(total), link
+    assert "Only agent <strong>Claude Code</strong>" in ada.get("/usage/?agent=claude_code").text
+    [row] = rows_of(ada.get(f"/usage/?member={world.ada.pk}").text, "turns")
+    assert (row[2], row[3], row[4]) == ("Claude Code", "ada", "7 tokens")
+
+
+def test_turn_of_a_deleted_session_has_no_link(ada: Client, world: World) -> None:
+    used(world.task("Count the fish"), tokens=7)
+    [row] = rows_of(ada.get("/usage/").text, "turns")
+    assert row[0] == "Count the fish Its session was deleted."
+
+
+def test_choice_of_other_teams_turns_finds_nothing(bob: Client, world: World) -> None:
+    used(world.task(), tokens=77, member=world.ada, agent_type="secret_agent")
+    for query in ("agent=secret_agent", f"member={world.ada.pk}", "agent=" + "x" * 10_000):
+        page = bob.get(f"/usage/?{query}").text
+        assert "0 tokens in 0 turns" in page
+        assert "ada" not in page
 
 
 def test_deleted_task_and_account_keep_their_figures_without_a_name(ada: Client, world: World) -> None:
