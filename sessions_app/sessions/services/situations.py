@@ -30,8 +30,14 @@ from sessions_app.models import (
 from sessions_app.recovery.rules.recovery_choices import OFFERING_ACTIONS, RecoveryChoice, recovery_choices
 from sessions_app.recovery.rules.resumability import Assessment, Mode, Strategy
 from sessions_app.recovery.services.assessment import can_be_taken_over, execution_of
-from sessions_app.sessions.rules.session_status import IdleStatus, RetryStatus, SessionStatus, StartWaitStatus
-from sessions_app.sessions.rules.situation_facts import SituationFacts
+from sessions_app.sessions.rules.session_status import (
+    BudgetHoldStatus,
+    IdleStatus,
+    RetryStatus,
+    SessionStatus,
+    StartWaitStatus,
+)
+from sessions_app.sessions.rules.situation_facts import Action, SituationFacts
 from sessions_app.sessions.rules.situations import idle_situation, situation
 from sessions_app.starts.rules import restart_rules
 from sessions_app.starts.rules.restart_rules import WaitReason
@@ -153,6 +159,7 @@ def situation_facts(
     if run:
         last_run_state, last_run_reason = run.state, run.reason
         works_alone = run.origin == TurnOrigin.AGENT and run.state in OPEN_RUN_STATES
+    hold = _describe_hold(status.budget_hold)
     return SituationFacts(
         desired_state=status.desired_state,
         work_state=status.work_state,
@@ -196,7 +203,9 @@ def situation_facts(
         cut_off=status.cut_off_turn is not None,
         cut_off_has_worked=bool(status.cut_off_turn and status.cut_off_turn["has_worked"]),
         over_budget=status.budget_hold is not None,
-        **_budget_facts(status),
+        budget_sentence=hold.sentence,
+        budget_end=hold.end,
+        budget_action=hold.action,
         retrying=status.retry is not None,
         retry=_parse_retry(status.retry),
         stalled_since=session.stalled_since,
@@ -209,19 +218,24 @@ def situation_facts(
     )
 
 
-def _budget_facts(status: SessionStatus) -> dict[str, Any]:
-    """Return which budget holds the next prompt back, and what ends that; empty if none does."""
-    hold = status.budget_hold
+class _HoldWords(NamedTuple):
+    """A hold of a budget in words, as the facts have it; all are empty if no budget holds a prompt back."""
+
+    sentence: str = ""
+    end: str = ""
+    action: Action = ""
+
+
+def _describe_hold(hold: BudgetHoldStatus | None) -> _HoldWords:
+    """Return which budget holds the next prompt back, what ends that, and where the budget can be changed."""
     if hold is None:
-        return {}
-    action = ""
-    if hold["reason"] == HoldReason.USED_UP:
-        action = "change_budget" if hold["scope"] == BudgetScope.SESSION else "open_team_budget"
-    return {
-        "budget_sentence": hold_sentence(hold["scope"], hold["reason"], hold["limit"], hold["used"]),
-        "budget_end": hold_end_sentence(hold["scope"], hold["reason"]),
-        "budget_action": action,
-    }
+        return _HoldWords()
+    scope, reason = hold["scope"], hold["reason"]
+    action: Action = ""
+    if reason == HoldReason.USED_UP:
+        action = "change_budget" if scope == BudgetScope.SESSION else "open_team_budget"
+    sentence = hold_sentence(scope, reason, hold["limit"], hold["used"])
+    return _HoldWords(sentence, hold_end_sentence(scope, reason), action)
 
 
 def _waits_for_supervisor(status: SessionStatus) -> bool:
