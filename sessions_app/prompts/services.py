@@ -143,9 +143,13 @@ def queue_prompt(
         attached = store_files(transaction.session, files)
         row = transaction.add_prompt(message_id, text, by=by, attachments=attached)
         _want_in_turn(transaction, row, turn)
-        crash_points.reached("request.prompt_written", session_id)
-    crash_points.reached("request.prompt_committed", session_id)
+        _reach_prompt_points(session_id)
     return row, True
+
+
+def _reach_prompt_points(session_id: uuid.UUID) -> None:
+    crash_points.reached("request.prompt_written", session_id)
+    on_commit(lambda: crash_points.reached("request.prompt_committed", session_id))
 
 
 def refuse_ended(session: TaskSession) -> None:
@@ -266,6 +270,7 @@ def resend_prompt(session_id: uuid.UUID, message_id: str, by: User | None) -> Pr
         )
         transaction.move_prompt(old, "dismiss", resent_as=row)
         transaction.record_queued(row)
+        _reach_prompt_points(session_id)
     return row
 
 
@@ -477,6 +482,7 @@ def continue_interrupted(session_id: uuid.UUID, message_id: str, by: User) -> Pr
         prepare_for_prompt(transaction, by)
         row = _create_continue_prompt(transaction, old, by)
         transaction.move_prompt(old, "dismiss", continued_by=row)
+        _reach_prompt_points(session_id)
     return row
 
 

@@ -26,6 +26,7 @@ from sessions_app.models import BackgroundWork, BudgetHold, TaskSession, TurnUsa
 from sessions_app.prompts import services as prompts
 from sessions_app.prompts.delivery import claim_next_prompt
 from sessions_app.prompts.models import QUEUE_ORDER
+from sessions_app.sessions.services.intents import request_stop
 from sessions_app.turns.agent_turns import end_quiet_turns
 from sessions_app.usage import budgets
 from sessions_app.usage.rules.budgets import Limits
@@ -106,7 +107,7 @@ def edit() -> Step:
 def move() -> Step:
     """Move a queued prompt to the front."""
     session = two_queued()
-    return on_session(session, prompts.move_to_position, session.id, "p2", 1)
+    return on_session(session, prompts.move_to_position, session.id, "p2", 1, make_user())
 
 
 def withdraw() -> Step:
@@ -120,6 +121,37 @@ def send_now() -> Step:
     working = Working()
     working.queue(now=False)
     return on_session(working.session, prompts.send_now, working.session.id, "s1")
+
+
+def with_first_prompt(state: str) -> TaskSession:
+    """Return a session whose first prompt is in this state."""
+    session = two_queued()
+    session.prompts.filter(message_id="p1").update(state=state)
+    return session
+
+
+def resend() -> Step:
+    """Send a held prompt again."""
+    session = with_first_prompt("held")
+    return on_session(session, prompts.resend_prompt, session.id, "p1", make_user())
+
+
+def continue_work() -> Step:
+    """Let the agent continue an interrupted prompt."""
+    session = with_first_prompt("interrupted")
+    return on_session(session, prompts.continue_interrupted, session.id, "p1", make_user())
+
+
+def queue() -> Step:
+    """Queue a prompt."""
+    session = two_queued()
+    return on_session(session, prompts.queue_prompt, session.id, "p3", "do p3", make_user())
+
+
+def stop() -> Step:
+    """Ask for the end of the agent."""
+    session = two_queued()
+    return on_session(session, request_stop, session.id, make_user())
 
 
 def waiting(deadline: datetime | None = None) -> tuple[TaskSession, waits.OpenWait]:
@@ -220,11 +252,15 @@ def start_scheduled_run() -> Step:
     return Step(partial(start_due_runs, NOON + timedelta(seconds=1)), show)
 
 
+PROMPT: Final = ("request.prompt_written", "request.prompt_committed")
+ORDER: Final = ("request.order_written", "request.order_committed")
 QUEUE: Final = ("queue.change_written", "queue.change_committed")
 WAIT: Final = ("wait.change_written", "wait.change_committed")
 OWN_TURN_END: Final = ("own_turn.ended", "own_turn.end_committed")
 HOLD: Final = ("budget.hold_written", "budget.hold_committed")
 POINTS: Final[dict[Callable[[], Step], tuple[str, ...]]] = {
+    **dict.fromkeys((queue, resend, continue_work), PROMPT),
+    stop: ORDER,
     **dict.fromkeys((edit, move, withdraw, send_now), QUEUE),
     **dict.fromkeys((answer_wait, end_wait, expire_wait), WAIT),
     begin_own_turn: ("own_turn.begun",),

@@ -15,6 +15,7 @@ pytestmark = pytest.mark.any_database
 
 SCRIPT = "import json; from tests.drills.row_kills import run_all; print(json.dumps(run_all()))"
 BEFORE_COMMIT = (
+    *("request.prompt_written", "request.order_written"),
     *("queue.change_written", "wait.change_written", "own_turn.begun", "own_turn.ended", "background.reported"),
     *("usage.turn_counted", "budget.hold_written", "schedule.run_written"),
 )
@@ -26,7 +27,9 @@ def seen(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]:
     """Return what the database showed around the kill at every point of every step."""
     made = Deployment(tmp_path_factory.mktemp("rows"))
     made.prepare()
-    found: dict[str, dict[str, Any]] = json.loads(made.run_script(SCRIPT))
+    done = made.manage("shell", "-v", "0", "-c", SCRIPT, timeout=600)
+    assert done.returncode == 0, done.stderr
+    found: dict[str, dict[str, Any]] = json.loads(done.stdout.strip().splitlines()[-1])
     return found
 
 
