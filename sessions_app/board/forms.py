@@ -13,7 +13,7 @@ from django.db.models import QuerySet
 from executors_app.models import AgentProfile, Executor
 from sessions_app.accounts.authorization import writable_teams
 from sessions_app.agents.services.profiles import profiles_for, visible_profiles
-from sessions_app.board.services.tasks import default_choice
+from sessions_app.board.services.tasks import BRANCH_PATTERN, DESCRIPTION_LIMIT, default_choice
 from sessions_app.catalogue.services.repositories import without_scratch
 from sessions_app.kernel.services.errors import SessionsError
 from sessions_app.models import Repository, Task, TaskSession
@@ -100,13 +100,22 @@ def _prompt_field(**options: Any) -> forms.CharField:
 class TaskCreateForm(_StartForm):
     """The form for a new task with its first prompt, agent and executor."""
 
-    field_order = ("title", "description", "attachments", "repository", "agent_profile", "executor")
+    field_order = ("title", "description", "attachments", "repository", "base_branch", "agent_profile", "executor")
 
     title = forms.CharField(max_length=300, label="Title")
     description = _prompt_field(label="Description", help_text="The agent gets this as its first prompt.")
     attachments = _FilesField()
     repository: forms.ModelChoiceField[Repository] = forms.ModelChoiceField(
         queryset=None, label="Repository", empty_label=None
+    )
+
+    base_branch = forms.RegexField(
+        BRANCH_PATTERN,
+        label="Base branch",
+        required=False,
+        max_length=255,
+        help_text="If empty, the repository's default branch.",
+        error_messages={"invalid": "This cannot be the name of a branch."},
     )
 
     def __init__(self, user: User, *args: Any, **kwargs: Any):
@@ -130,6 +139,17 @@ class TaskCreateForm(_StartForm):
     def first_prompt(self) -> str:
         """The first prompt of a valid form; empty if there is none."""
         return _first_prompt(self.cleaned_data["description"])
+
+
+class TaskTextForm(forms.Form):
+    """The title and the description of a task; the page shows them as ``exact`` texts, not by widgets."""
+
+    title = forms.CharField(max_length=300)
+    description = forms.CharField(max_length=DESCRIPTION_LIMIT, required=False, strip=False)
+
+    def clean_description(self) -> str:
+        """Return the description with the line ends of text files."""
+        return str(self.cleaned_data["description"]).replace("\r\n", "\n")
 
 
 class _WorktreeField(forms.ModelChoiceField):  # type: ignore[type-arg]  # no generic at run time

@@ -50,6 +50,7 @@ PLACES: dict[str, Callable[[TaskSession], str]] = {
     "sweep": lambda session: f"/sweeps/{session.sweep_outcomes.get().sweep_id}/",
     "a sweep under way": lambda session: create_unfinished_request(),
     "executors": lambda session: "/executors/",
+    "the texts of a task": lambda session: f"/tasks/{session.task_id}/edit/",
     "agents": lambda session: "/agents/",
     "help": lambda session: "/help/",
     "usage": lambda session: "/usage/",

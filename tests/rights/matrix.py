@@ -309,6 +309,10 @@ PAGES: Final[Mapping[str, Methods]] = {
     "login/<str:secret>/": {"get": same(410), "post": same(410)},
     "logout/": {"post": same(302)},
     _PAGE: {"get": page_reads(), "post": page_writes(422, prompt="Go on")},
+    _PAGE + "edit/": {
+        "get": Row((LOGIN, 404, 302, 200, 404)),
+        "post": page_writes(409, title="Another", version="an older one"),
+    },
     _PAGE + "live/": {"get": page_reads(), "post": page(405)},
     _PAGE + "<str:action>/": {"get": page(405), "post": page_writes(302).at(action="done")},
     _SESSION_PAGE: {"get": page_reads(), "post": page(405)},

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Any
 
 from django.contrib.auth.models import Group
 from rest_framework import serializers
@@ -17,11 +17,8 @@ from sessions_app.api.serializers.common import (
     TeamField,
     choice_field,
 )
+from sessions_app.board.services.tasks import BRANCH_PATTERN, DESCRIPTION_LIMIT, text_version
 from sessions_app.models import Repository, Task
-
-DESCRIPTION_LIMIT: Final = 1024 * 1024
-BRANCH_PATTERN: Final = r"^(?![-/.])(?!.*(?:\.\.|@\{|//|\.lock$|[/.]$))[^\s\x00-\x1f\x7f~^:?*\[\\]+$"
-"""Approximately what git allows as the name of a branch or tag."""
 
 
 class BranchField(serializers.RegexField):
@@ -38,6 +35,7 @@ class TaskSerializer(StrictModelSerializer):
     team_name = serializers.CharField(source="team.name", read_only=True)
     repository_path = serializers.CharField(source="repository.path", read_only=True, default="")
     agent_work_state = choice_field(WORK_STATES, read_only=True)
+    version = serializers.SerializerMethodField(help_text="Identifies the present title and description.")
 
     class Meta:
         model = Task
@@ -45,6 +43,7 @@ class TaskSerializer(StrictModelSerializer):
             "id",
             "title",
             "description",
+            "version",
             "team",
             "team_name",
             "repository",
@@ -58,6 +57,10 @@ class TaskSerializer(StrictModelSerializer):
             "updated_at",
         )
         read_only_fields = fields
+
+    def get_version(self, task: Task) -> str:
+        """Return the version of title and description, which a change may name."""
+        return text_version(task)
 
 
 class NewTaskSerializer(serializers.Serializer[Any]):
@@ -99,12 +102,16 @@ def validate_repository(team: Group, repository_id: Any) -> Repository | None:
 
 
 class TaskChangeSerializer(StrictSerializer):
-    """Changes of a task; repository and base branch can change only while the task has no session."""
+    """Changes of a task; repository and base branch can change only while the task has no session.
+
+    With ``version``, title and description are saved only over that version.
+    """
 
     title = StrictCharField(required=False, max_length=300)
     description = StrictCharField(required=False, allow_blank=True, trim_whitespace=False, max_length=DESCRIPTION_LIMIT)
     repository = serializers.UUIDField(required=False, allow_null=True)
     base_branch = BranchField(required=False)
+    version = StrictCharField(required=False, max_length=64)
 
     def validate(self, attrs: dict[str, Any]) -> dict[str, Any]:
         """Look up the repository among the team's."""

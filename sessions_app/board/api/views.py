@@ -80,8 +80,14 @@ class TaskDetailView(_TaskChangeView):
 
     @document_responses({200: TaskSerializer}, 400, 404, 409, request=TaskChangeSerializer)
     def patch(self, request: UserRequest, task_id: uuid.UUID) -> Response:
-        """Update a task."""
-        tasks.change_task(self.task, self.body(TaskChangeSerializer, task=self.task))
+        """Update a task.
+
+        With `version`, title and description are saved only over the version that their editor has seen, else 409
+        `task_changed`.
+        """
+        values = self.body(TaskChangeSerializer, task=self.task)
+        version = values.pop("version", None)
+        tasks.change_task(self.task, values, version)
         return self.updated_response()
 
 

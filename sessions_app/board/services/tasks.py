@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -22,6 +23,7 @@ from sessions_app.kernel.services.errors import (
     Conflict,
     Invalid,
     NoAgent,
+    TaskChanged,
     TerminalState,
     WorktreeMissing,
     WorktreeNotShared,
@@ -136,13 +138,31 @@ def _repository_by_path(team: Group, path: str) -> Repository | None:
     return found
 
 
-def change_task(task: Task, values: Mapping[str, Any]) -> Task:
+BRANCH_PATTERN: Final = r"^(?![-/.])(?!.*(?:\.\.|@\{|//|\.lock$|[/.]$))[^\s\x00-\x1f\x7f~^:?*\[\\]+$"
+"""Approximately what git allows as the name of a branch or tag."""
+DESCRIPTION_LIMIT: Final = 1024 * 1024
+
+
+def text_version(task: Task) -> str:
+    """Return what identifies a task's present title and description, for an editor that has seen them.
+
+    A digest, and not a counter: a release that knows no versions may change the texts, too.
+    """
+    return hashlib.sha256(f"{task.title}\0{task.description}".encode("utf-8", "surrogatepass")).hexdigest()[:32]
+
+
+def change_task(task: Task, values: Mapping[str, Any], version: str | None = None) -> Task:
     """Change title, description, repository (a row or None) or base_branch; missing values stay.
 
-    Once the task has a session, repository and base branch cannot change (Conflict).
+    ``version`` is the ``text_version`` that the editor has seen; None: whatever the texts are now. Raises TaskChanged
+    if they are others, unless they are already as wanted. Once the task has a session, repository and base branch
+    cannot change (Conflict).
     """
     with atomic():
         row = Task.objects.select_for_update(no_key=True).get(id=task.id)
+        rewritten = any(name in values and values[name] != getattr(row, name) for name in ("title", "description"))
+        if rewritten and version is not None and version != text_version(row):
+            raise TaskChanged(version=text_version(row), title=row.title, description=row.description)
         changed = {name: value for name, value in values.items() if getattr(row, name) != value}
         if changed.keys() & {"repository", "base_branch"} and row.sessions.exists():
             raise Conflict("The repository and base branch of a task cannot change once it has sessions.")

@@ -117,6 +117,7 @@ def _create(request: UserHttpRequest, form: TaskCreateForm) -> HttpResponse:
             "description": values["description"],
             "team": values["repository"].team,
             "repository": values["repository"],
+            "base_branch": values["base_branch"],
         },
     )
     if "only" in request.POST:

@@ -12,17 +12,17 @@ from django.core.paginator import Paginator
 from django.http import Http404, HttpResponse, JsonResponse
 from django.shortcuts import redirect, render
 from django.views.decorators.cache import never_cache
-from django.views.decorators.http import require_GET, require_POST
+from django.views.decorators.http import require_GET, require_http_methods, require_POST
 
 from sessions_app.accounts.authorization import may_write
 from sessions_app.accounts.requests import UserHttpRequest
 from sessions_app.background.services import ended_with_task
-from sessions_app.board.forms import SessionCreateForm
+from sessions_app.board.forms import SessionCreateForm, TaskTextForm
 from sessions_app.board.services import tasks
 from sessions_app.board.services.board import annotate_needs, session_rows
 from sessions_app.board.services.tasks import create_session_with_defaults
 from sessions_app.kernel.rules.parsers import parse_uuid
-from sessions_app.kernel.services.errors import SessionsError
+from sessions_app.kernel.services.errors import SessionsError, TaskChanged
 from sessions_app.models import Task, TaskSession
 from sessions_app.pages.labels import TASK_STATE_LABELS
 from sessions_app.pages.shortcuts import find_task, form_status, part_response, queried_number
@@ -112,6 +112,40 @@ def sessions_context(row: Task, user: User, number: int | None = None) -> dict[s
         "page": page,
         "sessions": [session_chips(described[session.id]) for session in sessions],
     }
+
+
+@never_cache
+@require_http_methods(["GET", "HEAD", "POST"])
+def edit_task(request: UserHttpRequest, task_id: uuid.UUID) -> HttpResponse:
+    """Show the title and the description of a task as a form, or save them; the form names the version that it shows.
+
+    Texts that cannot be saved are shown again: with 409 and the present ones if somebody else has changed those.
+    """
+    row = find_task(request, task_id)
+    if not may_write(request.user, row.team_id):
+        return redirect("task", row.id)
+    if request.method != "POST":
+        return _show_texts(request, row, row.title, row.description)
+    form, version = TaskTextForm(request.POST), str(request.POST.get("version", ""))
+    if not form.is_valid():
+        error = " ".join(str(text) for texts in form.errors.values() for text in texts)
+        title, description = str(request.POST.get("title", "")), str(request.POST.get("description", ""))
+        return _show_texts(request, row, title, description, version=version, error=error, status=422)
+    values = form.cleaned_data
+    try:
+        tasks.change_task(row, values, version)
+    except TaskChanged as error:
+        context = {"error": error.message, "version": error.details["version"], "current": error.details}
+        return _show_texts(request, row, values["title"], values["description"], status=409, **context)
+    return redirect("task", row.id)
+
+
+def _show_texts(
+    request: UserHttpRequest, row: Task, title: str, description: str, *, status: int = 200, **context: Any
+) -> HttpResponse:
+    texts = {"task": row, "title": title, "description": description, "has_sessions": row.sessions.exists()}
+    texts["version"] = tasks.text_version(row)
+    return render(request, "board/edit_task.html", {**texts, **context}, status=status)
 
 
 @require_POST

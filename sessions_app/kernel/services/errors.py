@@ -127,6 +127,10 @@ class PromptChanged(SessionsError, code="prompt_changed"):
     """Someone else has changed this prompt meanwhile, so your change was not saved."""
 
 
+class TaskChanged(SessionsError, code="task_changed"):
+    """Someone else has changed this task meanwhile, so your change was not saved."""
+
+
 class NotSteerable(SessionsError, code="not_steerable"):
     """This prompt cannot be handed over now: no turn is running, or this agent takes no texts during one."""
 

@@ -20,7 +20,8 @@ from sessions_app.api.serializers.common import (
     TeamField,
     choice_field,
 )
-from sessions_app.board.api.serializers import DESCRIPTION_LIMIT, validate_repository
+from sessions_app.board.api.serializers import validate_repository
+from sessions_app.board.services.tasks import DESCRIPTION_LIMIT
 from sessions_app.workflows.language.diagnostics import Severity
 from sessions_app.workflows.language.limits import MAX_BYTES, MAX_FILLED
 from sessions_app.workflows.models import NODE_STATES, RUN_STATES, TRIGGERS, Workflow, WorkflowRun

@@ -195,3 +195,13 @@ def test_invalid_repository_is_refused(world: World, staff: APIClient, path: str
     request = {"name": "new", "team": world.team.id, "path": path}
     answer = staff.post("/api/v1/repositories/", request, format="json")
     assert (answer.status_code, list(answer.json()["details"])) == (400, ["path"])
+
+
+def test_texts_of_a_task_are_saved_only_over_the_version_that_was_seen(world: World, api: APIClient) -> None:
+    seen = api.get(one(world)).json()["version"]
+    first = api.patch(one(world), {"title": "First", "version": seen}, format="json")
+    assert (first.status_code, first.json()["title"]) == (200, "First")
+    late = api.patch(one(world), {"title": "Second", "version": seen}, format="json")
+    assert (late.status_code, late.json()["code"]) == (409, "task_changed")
+    assert late.json()["details"] == {"version": first.json()["version"], "title": "First", "description": ""}
+    assert api.patch(one(world), {"title": "Third"}, format="json").json()["title"] == "Third"

@@ -1,0 +1,82 @@
+"""The title and the text of a task are edited on its page, without scripts too; no text of an editor is lost."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+from django.test import Client
+
+from sessions_app.board.services.tasks import change_task, text_version
+from sessions_app.models import Task
+from tests.pages.world import World
+
+
+def save(browser: Client, task: Task, **values: Any) -> Any:
+    shown = {"title": task.title, "description": task.description, "version": text_version(task)}
+    return browser.post(f"/tasks/{task.id}/edit/", {**shown, **values})
+
+
+def test_page_of_a_task_leads_to_its_texts(world: World, ada: Client) -> None:
+    task = world.task(description="Look at\nthe log.")
+    assert f'href="/tasks/{task.id}/edit/"' in ada.get(f"/tasks/{task.id}/").text
+    html = ada.get(f"/tasks/{task.id}/edit/").text
+    assert 'value="Fix the tests"' in html
+    assert "\nLook at\nthe log.</textarea>" in html
+
+
+def test_texts_of_a_task_are_saved(world: World, ada: Client) -> None:
+    task = world.task()
+    answer = save(ada, task, title=" Fix all tests ", description="One\r\ntwo ")
+    assert (answer.status_code, answer["Location"]) == (302, f"/tasks/{task.id}/")
+    task.refresh_from_db()
+    assert (task.title, task.description) == ("Fix all tests", "One\ntwo ")
+
+
+def test_texts_that_somebody_else_has_changed_are_not_replaced_unseen(world: World, ada: Client) -> None:
+    task = world.task(description="old")
+    change_task(task, {"title": "Theirs", "description": "their text"})
+    answer = save(ada, task, title="Mine", description="my text")
+    assert answer.status_code == 409
+    for text in ("Theirs", "their text", 'value="Mine"', "my text</textarea>"):
+        assert text in answer.text
+    task.refresh_from_db()
+    assert task.title == "Theirs"
+    (version,) = re.findall(r'name="version" value="([^"]*)"', answer.text)
+    assert save(ada, task, title="Mine", description="my text", version=version).status_code == 302
+    task.refresh_from_db()
+    assert (task.title, task.description) == ("Mine", "my text")
+
+
+def test_same_texts_saved_twice_are_no_conflict(world: World, ada: Client) -> None:
+    task = world.task()
+    assert [save(ada, task, title="Once").status_code for _ in range(2)] == [302, 302]
+
+
+def test_invisible_characters_of_a_text_are_kept(world: World, ada: Client) -> None:
+    task = world.task(title="a\u200bb")
+    html = ada.get(f"/tasks/{task.id}/edit/").text
+    assert "a&#8203;b" in html or "a&#x200b;b" in html.lower()
+
+
+@pytest.mark.parametrize("title", ["", "x" * 301])
+def test_text_that_is_refused_is_shown_again(title: str, world: World, ada: Client) -> None:
+    answer = save(ada, world.task(), title=title, description="my text")
+    assert answer.status_code == 422
+    assert "my text</textarea>" in answer.text
+
+
+def test_new_task_has_the_base_branch_of_the_form(world: World, ada: Client) -> None:
+    values = {
+        "title": "From a release",
+        "repository": world.repository.pk,
+        "agent_profile": world.profile.pk,
+        "executor": world.executor.pk,
+        "only": "1",
+    }
+    assert ada.post("/", {**values, "base_branch": "release/1.0"}).status_code == 302
+    assert Task.objects.get(title="From a release").base_branch == "release/1.0"
+    refused = ada.post("/", {**values, "base_branch": "../x"})
+    assert refused.status_code == 422
+    assert "This cannot be the name of a branch." in refused.text
