@@ -11,7 +11,7 @@ from playwright.sync_api import Browser, expect
 
 from sessions_app.models import SweepRequest, TaskSession
 from tests.admin.everything import make_set, superuser
-from tests.pages.browsers import COOKIE, Visit, real_browser
+from tests.pages.browsers import COOKIE, Visit, navigating, real_browser
 
 pytestmark = [pytest.mark.browser, pytest.mark.django_db(transaction=True)]
 
@@ -38,7 +38,8 @@ def test_selected_sessions_are_swept_through_the_page_scripts(visit: Visit) -> N
     page.locator("#action-toggle").click()
     expect(page.locator(".action-counter")).to_have_text("2 of 2 selected")
     page.locator("select[name=action]").select_option(label="Sweep selected sessions now")
-    page.locator("button[name=index]").click()
+    with navigating(page):
+        page.locator("button[name=index]").click()
     expect(page.locator(".messagelist")).to_contain_text("of 2 sessions")
     assert set(SweepRequest.objects.get().sessions) == {str(one.id) for one in sessions}
     assert visit.complaints == []

@@ -141,7 +141,7 @@ async def test_cancel_ends_the_whole_process_tree(running: Running, forked: str)
 @pytest.mark.parametrize("forked", FORKS.values(), ids=FORKS)
 async def test_timeout_ends_the_whole_process_tree(running: Running, forked: str) -> None:
     script = f"{forked}\nuntil [ -s pid ]; do sleep 0.05; done; echo said; sleep 3600"
-    await begin(running, script, timeout=3, grace=0.2)
+    await begin(running, script, timeout=10, grace=0.2)
     left = await process_in(running.workspace / "pid")
 
     ended = await end(running)

@@ -189,7 +189,7 @@ async def test_script_that_stops_its_guard_is_ended_anyway(
 ) -> None:
     monkeypatch.setattr(runner, "_GUARD_TIMEOUT", 0.5)
     monkeypatch.setattr(runner, "CANCEL_GRACE", 0.5)
-    times: dict[str, Any] = {"timeout": 5, "grace": 0} if order == "timeout" else {}
+    times: dict[str, Any] = {"timeout": 10, "grace": 0} if order == "timeout" else {}
     await begin(running, "kill -STOP $PPID; echo $$ >pid; exec sleep 3600", **times)
     script = identity.identify(await pid_in(running.workspace / "pid"))
     if order == "cancel":

@@ -97,7 +97,7 @@ async def test_no_agent_starts_during_a_hanging_start_and_none_remains(
     behaviour: str, deaf: bool, running: Running
 ) -> None:
     native = {"strategy": "native", "resume_token": "conversation-1"} if behaviour == "hangs_at_load" else {}
-    hanging = asyncio.create_task(start(running, "launch-1", behaviour, deaf=deaf, timeout=2, **native))
+    hanging = asyncio.create_task(start(running, "launch-1", behaviour, deaf=deaf, timeout=10, **native))
     await eventually_async(lambda: len(born(running)) == 1 + deaf)
     answers: list[tuple[int, str]] = []
 
@@ -130,7 +130,7 @@ async def test_stopping_a_hanging_start_leaves_no_process_behind(running: Runnin
 
 
 async def test_agent_that_could_not_be_ended_blocks_every_start(running: Running, unending: list[Unending]) -> None:
-    status, _ = await start(running, "launch-1", "hangs_at_initialize", driver="unending", timeout=1)
+    status, _ = await start(running, "launch-1", "hangs_at_initialize", driver="unending", timeout=10)
     assert status == 502
 
     assert await start(running, "launch-2") == (409, "already_running")

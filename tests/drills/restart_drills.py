@@ -23,7 +23,7 @@ LOG_TABLES = ("session_events", "continuity_receipts", "session_intents", "sessi
 
 def log_rows(deployment: Deployment) -> dict[str, Any]:
     """Return the rows of all tables that record events, receipts, intents, prompts and runs."""
-    return {table: deployment.rows(f"SELECT * FROM {table}") for table in LOG_TABLES}  # noqa: S608
+    return {table: deployment.rows(f"SELECT * FROM {table} ORDER BY 1") for table in LOG_TABLES}  # noqa: S608
 
 
 class RestartDrills:

@@ -90,7 +90,9 @@ def test_concurrent_resumes_start_one_agent_and_keep_prompt_order(shared: Deploy
     assert sorted(row["message_id"] for row in ledger[1:]) == sorted(f"caller-{number}" for number in prompting)
     assert start_count(session) == 2
     assert session.journal().count('"kind":"agent.started"') == 2
-    orders = shared.rows("SELECT outcome FROM session_intents WHERE session_id = ? AND kind = 'start'", raw(session))
+    orders = shared.rows(
+        "SELECT outcome FROM session_intents WHERE session_id = ? AND kind = 'start' ORDER BY created_at", raw(session)
+    )
     assert [row["outcome"] for row in orders] == ["fresh", "loaded"]
 
 

@@ -82,7 +82,7 @@ def test_agent_that_dies_at_every_start_is_given_up_after_five_starts(deployment
     assert "no licence found" in item["detail"], "the item shows the end of the agent's log"
 
     good = deployment.start_session("remember heron")
-    good.wait_for("WAITING_FOR_INPUT", timeout=30)
+    good.wait_for("WAITING_FOR_INPUT")
     assert len(bad.receipts()) == 6, "there is no further automatic start"
     deployment.api("POST", f"{bad.path}/resume/", {"mode": "auto"})
     eventually(lambda: len(bad.receipts()) >= 7, describe="the user's start is tried")

@@ -124,7 +124,7 @@ def test_log_catches_up_after_a_full_database_disk(
 ) -> None:
     deployment = database_on_disk
     deployment.serve()
-    session = deployment.start_session("work 8 at 50")
+    session = deployment.start_session("work 16 at 50")
     session.wait_for("RUNNING")
     filler = fill(deployment.disk)
 
@@ -137,7 +137,7 @@ def test_log_catches_up_after_a_full_database_disk(
     assert refused.value.status == 503
     assert '"database_full"' in refused.value.body
     assert session.status()["session_id"] == session.id  # reading still works
-    eventually(lambda: "tick 400\n" in session.agent_log(), timeout=60, describe="the agent keeps writing")
+    eventually(lambda: "tick 800\n" in session.agent_log(), timeout=60, describe="the agent keeps writing")
 
     filler.unlink()
 

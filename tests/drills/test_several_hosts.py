@@ -42,7 +42,7 @@ async def test_killing_any_one_process_in_mid_turn_loses_nothing(
     deployment: Deployment, redis: RedisServer, lost: str
 ) -> None:
     with several_hosts(deployment, redis) as hosts:
-        session = deployment.start_session("work 4")
+        session = deployment.start_session("work 8")
         followers = [Follower(session, urls) for urls in (deployment.urls, deployment.urls[::-1])]
         following = [asyncio.create_task(one.until(COMPLETED)) for one in followers]
         await asyncio.to_thread(wait_until_talking, session)

@@ -18,15 +18,12 @@ from tests.environment import DATABASE_URL
 from tests.waiting import eventually
 
 pytestmark = [pytest.mark.postgresql]
-SOON = 15
-"""Seconds within which an immediate reaction is seen on a busy machine; leases last far longer."""
-
 FENCED = ("another supervisor has taken it over", "another supervisor has its lease now", "its stream ended: ")
 """What a supervisor logs when another one has taken over its session."""
 
 
 def disable_lease_expiry(deployment: Deployment) -> None:
-    """Prevent leases from expiring and periodic sweeps from running, so that only immediate reactions count."""
+    """Prevent leases from expiring and periodic sweeps from running while a test waits: only other reactions count."""
     deployment.env |= {"KANDEV_LEASE_TTL": "600", "KANDEV_RECONCILE_INTERVAL": "600"}
 
 
@@ -51,7 +48,7 @@ def test_sessions_of_a_killed_supervisor_are_taken_over_at_once(deployment: Depl
 
         first.signal(signal.SIGKILL)
 
-        eventually(lambda: second.holds(session), timeout=SOON, describe="the second supervisor takes over")
+        eventually(lambda: second.holds(session), describe="the second supervisor takes over")
         check_only_turn(session)
         assert session.execution["generation"] == before["generation"] + 1
         assert [row["kind"] for row in session.receipts()] == ["fresh", "reattached"]
@@ -67,7 +64,7 @@ def test_supervisor_that_is_stopped_hands_over_without_new_events(deployment: De
 
         first.signal(signal.SIGTERM)
 
-        eventually(lambda: second.holds(session), timeout=SOON, describe="the second supervisor takes over")
+        eventually(lambda: second.holds(session), describe="the second supervisor takes over")
         session.prompt("work 1")
         eventually(
             lambda: session.names().count("session.run.completed") == 2,
@@ -91,9 +88,7 @@ def test_supervisor_frozen_past_its_lease_can_neither_write_nor_command(deployme
         assert taken_at >= datetime.fromisoformat(before["lease_expires_at"]), "the lease had not expired"
         assert after["generation"] > old
         text = session.agent_text()
-        eventually(
-            lambda: len(session.agent_text()) > len(text), timeout=30, describe="the second supervisor writes the log"
-        )
+        eventually(lambda: len(session.agent_text()) > len(text), describe="the second supervisor writes the log")
 
         first.signal(signal.SIGCONT)
 
@@ -176,9 +171,7 @@ def test_database_restart_interrupts_no_turn(deployment: Deployment) -> None:
         wait_until_talking(session)
 
         server.stop()
-        eventually(
-            lambda: not deployment.is_ready(), timeout=30, describe="the web process reports that the database is gone"
-        )
+        eventually(lambda: not deployment.is_ready(), describe="the web process reports that the database is gone")
         server.start()
 
         check_only_turn(session)

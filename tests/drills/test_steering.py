@@ -58,7 +58,7 @@ def times_received(session: Session) -> int:
 def test_agent_takes_a_prompt_into_its_turn(shared: Deployment) -> None:
     shared.serve()
     try:
-        session = begin_long_turn(shared, 8)
+        session = begin_long_turn(shared, 20)
         send_now(session)
         eventually(lambda: state_of(session) == "done", timeout=90, describe="the turn ends")
         assert "I will remember walrus." in session.agent_text()

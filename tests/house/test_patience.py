@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Final
 
 from tests.services import ROOT
@@ -25,18 +25,29 @@ LIMIT_AT: Final = {
 def impatient_lines(source: str) -> Iterator[int]:
     """Yield the lines that wait for less than ``LEAST`` seconds, except where a timeout is expected."""
     tree = ast.parse(source)
+    constants = dict(_constants(tree))
     expected = {id(call) for block in ast.walk(tree) if _expects_timeout(block) for call in ast.walk(block)}
     for call in ast.walk(tree):
-        if isinstance(call, ast.Call) and id(call) not in expected and AT_ONCE < _limit_of(call) < LEAST:
+        if isinstance(call, ast.Call) and id(call) not in expected and AT_ONCE < _limit_of(call, constants) < LEAST:
             yield call.lineno
 
 
-def _limit_of(call: ast.Call) -> float:
+def _constants(tree: ast.Module) -> Iterator[tuple[str, object]]:
+    """Yield the names and values of the module's constants."""
+    for statement in tree.body:
+        if isinstance(statement, ast.Assign | ast.AnnAssign) and isinstance(statement.value, ast.Constant):
+            targets = statement.targets if isinstance(statement, ast.Assign) else [statement.target]
+            yield from ((ast.unparse(target), statement.value.value) for target in targets)
+
+
+def _limit_of(call: ast.Call, constants: Mapping[str, object]) -> float:
     name = call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
     if name not in LIMIT_AT:
         return math.inf
     given = [keyword.value for keyword in call.keywords if keyword.arg == "timeout"] or call.args[LIMIT_AT[name] :]
-    value = given[0].value if given and isinstance(given[0], ast.Constant) else None
+    value = constants.get(given[0].id) if given and isinstance(given[0], ast.Name) else None
+    if given and isinstance(given[0], ast.Constant):
+        value = given[0].value
     return value if isinstance(value, int | float) else math.inf
 
 
@@ -56,13 +67,15 @@ def test_tests_wait_long_enough() -> None:
 
 def test_impatience_is_found() -> None:
     source = """
+SOON = 5
 process.wait(5)
 eventually(lambda: True, timeout=5)
 asyncio.wait_for(task, 5)
+process.wait(SOON)
 process.wait(PATIENCE)
 process.wait(60)
 thread.join()
 with pytest.raises(AssertionError):
     eventually(lambda: False, timeout=1)
 """
-    assert list(impatient_lines(source)) == [2, 3, 4]
+    assert list(impatient_lines(source)) == [3, 4, 5, 6]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from playwright.sync_api import Browser, BrowserContext, Page, expect, sync_playwright
 
@@ -29,6 +29,8 @@ SERVER_AWAY: Final = (
 """What Chromium reports for a server that was killed or has only just restarted."""
 
 
+T = TypeVar("T")
+
 expect.set_options(timeout=PATIENCE)
 
 
@@ -49,6 +51,29 @@ def real_browser() -> Iterator[Browser]:
     finally:
         if before is None:
             del os.environ["DJANGO_ALLOW_ASYNC_UNSAFE"]
+
+
+@contextmanager
+def navigating(page: Page) -> Iterator[None]:
+    """Wait until the page that an action opens has loaded.
+
+    Until then, the next action could reach the page before it, or the new one without its scripts and styles.
+    """
+    with page.expect_navigation():
+        yield
+
+
+def hold_updates(page: Page) -> None:
+    """Leave the page's requests for changes without an answer; what was on its way has been shown when this returns."""
+    page.route("**/live/**", lambda route: None)
+    with page.expect_request("**/live/**"):  # a page makes one after the other
+        page.evaluate("document.dispatchEvent(new Event('visibilitychange'))")
+
+
+def reported(page: Page, events: list[T]) -> list[T]:
+    """Return what handlers of browser events have collected, once the browser had time to call them."""
+    page.wait_for_timeout(50)
+    return events
 
 
 class Visit:

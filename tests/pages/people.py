@@ -8,11 +8,11 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 from playwright.sync_api import Browser, Locator, Page
 
 from tests.drills.deployment import Deployment, Session
+from tests.network import free_port
 from tests.pages.browsers import Visit
 
 NAMES = ("driller", "mate", "leaver", "guest", "stranger")
@@ -42,6 +42,7 @@ class Place:
         self.deployment.prepare()
         self.cookies: dict[str, str] = json.loads(self.shell(PEOPLE.replace("NAMES", repr(json.dumps(NAMES)))))
         self.visits: list[Visit] = []
+        self.deployment.port = free_port()
         self.serve()
 
     def shell(self, code: str) -> str:
@@ -54,7 +55,6 @@ class Place:
         """Serve on the same port as before, unless the server is already running."""
         if self.deployment.server is None:
             self.deployment.serve(env)
-            self.deployment.port = urlsplit(self.deployment.url).port or 0
 
     def start(
         self, prompt: str, title: str = "Drill", profile: Mapping[str, Any] | None = None, **values: Any

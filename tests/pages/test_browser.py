@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from contextlib import nullcontext
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final, cast
 from zoneinfo import ZoneInfo
@@ -14,7 +15,7 @@ from playwright.sync_api import Browser, Page, Route, expect
 from executors_app.models import ExecutorRunning
 from sessions_app.accounts.models import LoginLink
 from sessions_app.models import PermissionRequest, Task, TaskSession, session_transaction
-from tests.pages.browsers import NO_SOCKET
+from tests.pages.browsers import NO_SOCKET, navigating
 from tests.pages.world import World, asks, first_prompt, ingest_lines, make_world, path_of, supervise
 from tests.waiting import eventually
 
@@ -144,6 +145,7 @@ def test_times_have_one_format_in_every_locale(visit: Any, world: World) -> None
     expect(page.locator(".rows time")).to_have_text("2026-03-01 17:00")
     assert page.locator(".rows time").get_attribute("title") == "2026-03-01 17:00:24"
     at = timezone.now() + timedelta(hours=1)
+    page.clock.set_fixed_time(at)  # today, also where the next hour belongs to the next day
     TaskSession.objects.update(state="ERROR", error_code="agent_exited", next_restart_at=at, launch_id="")
     PermissionRequest.objects.all().delete()
     session.prompts.filter(state="held").delete()
@@ -257,7 +259,8 @@ def test_new_task_needs_only_a_title_and_description(visit: Any, world: World) -
     page = visit().open("/")
     page.get_by_label("Title").fill("Mend the engine")
     page.get_by_label("Description").fill("Please.")
-    page.get_by_role("button", name="Create and start").click()
+    with navigating(page):
+        page.get_by_role("button", name="Create and start").click()
     expect(page.get_by_role("heading", name="Mend the engine")).to_be_visible()
     assert first_prompt(TaskSession.objects.get()).text == "Please."
 
@@ -267,10 +270,12 @@ def test_session_actions_work_with_and_without_javascript(javascript: bool, visi
     session = world.running_session()
     ingest_lines(session, asks())
     page = visit(java_script_enabled=javascript).open(path_of(session))
-    page.get_by_role("button", name="Reject").click()
+    with nullcontext() if javascript else navigating(page):
+        page.get_by_role("button", name="Reject").click()
     expect(page.get_by_text("The answer is being sent to the agent.")).to_be_visible()
     page.get_by_label("Your prompt").fill("More.")
-    page.get_by_role("button", name="Send").click()
+    with nullcontext() if javascript else navigating(page):
+        page.get_by_role("button", name="Send").click()
     expect(page.get_by_role("region", name="Queue")).to_contain_text("More.")
     page.get_by_role("button", name="Stop").click()
     eventually(lambda: session.intents.filter(kind="stop").exists(), describe="a stop is requested")

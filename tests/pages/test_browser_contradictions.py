@@ -13,7 +13,7 @@ from tests.drills.deployment import Session
 from tests.pages.browsers import SERVER_AWAY
 from tests.pages.contradictions import Walk
 from tests.pages.people import Place
-from tests.waiting import eventually
+from tests.waiting import eventually, settled
 from tests.workflows.workflow_builder import TRIGGER, node, workflow
 
 pytestmark = pytest.mark.browser
@@ -41,9 +41,9 @@ def begin(place: Place) -> dict[str, Session]:
     place.deployment.api("POST", f"{made['closed'].path}/close/", {"as": "completed"})
     for name in ("lives on", "resumes", "cannot", "by hand"):
         eventually(partial(is_working, made[name]), timeout=60, describe=f"{name} works")
-    eventually(
-        lambda: "permission.requested" in made["asks"].journal(), timeout=60, describe="the agent requests a permission"
-    )
+    asked = {"session.permission.requested", "session.attention"}
+    eventually(lambda: asked.issubset(made["asks"].names()), describe="the agent requests a permission")
+    eventually(lambda: made["closed"].execution["status"] == "stopped", describe="the closed session has stopped")
     return made
 
 
@@ -101,6 +101,12 @@ def is_settled(place: Place, sessions: dict[str, Session], run: str) -> bool:
     )
 
 
+def shown_states(sessions: dict[str, Session]) -> list[tuple[str, ...]]:
+    """Return what the pages show about the sessions: it changes while a turn is being continued."""
+    statuses = [one.status() for one in sessions.values()]
+    return [tuple(str(one[name]) for name in ("state", "executor_status", "queued_prompts")) for one in statuses]
+
+
 def test_pages_agree_about_sessions_after_everything_was_killed(place: Place) -> None:
     sessions = begin(place)
     run = start_run(place, sessions["resumes"])
@@ -115,5 +121,6 @@ def test_pages_agree_about_sessions_after_everything_was_killed(place: Place) ->
         eventually(
             lambda: is_settled(place, sessions, run), timeout=120, describe="all sessions and the run are at rest"
         )
+        settled(lambda: shown_states(sessions))
         assert find_contradictions(visit.page, sessions, run) == ""
         assert visit.unexpected(*SERVER_AWAY) == []

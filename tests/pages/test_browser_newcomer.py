@@ -13,7 +13,7 @@ from playwright.sync_api import Browser, Locator, expect
 
 from executors_app.plugins import agent_type
 from tests.drills.deployment import Deployment
-from tests.pages.browsers import Visit
+from tests.pages.browsers import Visit, navigating
 from tests.real_agents.model_server import running_model
 from tests.services import CODEX, CODEX_ACP, NODE, ROOT, require
 from tests.waiting import eventually
@@ -56,7 +56,8 @@ class Newcomer:
         link = re.search(r"/login/\S+", output.stdout)
         assert link, output.stderr
         self.visit.open(link[0])
-        self.click(self.page.get_by_role("button", name="Log in"))
+        with navigating(self.page):
+            self.click(self.page.get_by_role("button", name="Log in"))
 
     def install(self, name: str, text: str) -> None:
         """Put a program on Kandev's PATH."""
@@ -70,8 +71,9 @@ class Newcomer:
         self.clicks += 1
 
     def press(self, name: str, role: Any = "button") -> None:
-        """Click on a button or link with exactly this name."""
-        self.click(self.page.get_by_role(role, name=name, exact=True))
+        """Click on a button or link with exactly this name, which opens a page."""
+        with navigating(self.page):
+            self.click(self.page.get_by_role(role, name=name, exact=True))
 
     def fill(self, label: str, text: str) -> None:
         """Fill a field."""
@@ -135,7 +137,6 @@ def test_login_on_the_page_sends_the_waiting_prompt(newcomer: Newcomer) -> None:
     visitor.press("Log in", "link")
     command = visitor.page.locator("[data-types]")
     command.wait_for()
-    visitor.page.wait_for_load_state()  # a click types the command once the page's scripts have run
     shown = command.locator("code").inner_text()
     command.click()
     screen = visitor.page.locator(".xterm-rows")

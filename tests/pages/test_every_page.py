@@ -10,13 +10,13 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 import pytest
-from axe_playwright_python.sync_playwright import Axe
 from django.urls import reverse
 from playwright.sync_api import Browser, Page, expect
 
 from sessions_app.accounts import credentials
 from sessions_app.accounts.models import LoginLink
 from sessions_app.models import SweepRequest
+from tests.pages.accessibility import accessibility_problems
 from tests.pages.browsers import NO_SOCKET, Visit
 from tests.pages.test_browser import busy_session
 from tests.pages.world import World, make_sweep, make_world, supervise
@@ -41,8 +41,6 @@ ADMIN: Final = (
     "/admin/executors_app/executor/add/",
 )
 PHONE: Final = 360
-TRANSITIONS_ENDED: Final = """() => Promise.allSettled(
-    document.getAnimations().filter(one => one instanceof CSSTransition).map(one => one.finished))"""
 
 
 @pytest.fixture
@@ -90,13 +88,6 @@ def problems_of(page: Page, path: str, width: int) -> list[str]:
     return [*wrong, *accessibility_problems(page, path)]
 
 
-def accessibility_problems(page: Page, path: str) -> list[str]:
-    """Return axe's findings once transitions have ended: colours between two themes lack contrast."""
-    page.evaluate(TRANSITIONS_ENDED)
-    found = Axe().run(page).response["violations"]
-    return [f"{path}: {one['id']}: {one['nodes'][0]['html'][:200]}" for one in found]
-
-
 def is_dark(page: Page) -> bool:
     back = page.evaluate("getComputedStyle(document.body).backgroundColor")
     return sum(int(part) for part in re.findall(r"\d+", back)[:3]) < 200
@@ -115,7 +106,8 @@ def test_pages_are_accessible_and_report_no_errors(screen: str, visit: Any, url_
     ada: Visit = visit(**options)
     page = ada.open("/settings/profile/")
     page.locator(".account summary").click()
-    page.get_by_role("button", name=theme.capitalize(), exact=True).click()
+    with page.expect_response("**/settings/theme/"):  # the next page would not have it otherwise
+        page.get_by_role("button", name=theme.capitalize(), exact=True).click()
     expect(page.locator("html")).to_have_attribute("data-theme", theme)
     wrong = accessibility_problems(page, "the open menu")
     width = options["viewport"]["width"]

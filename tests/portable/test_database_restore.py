@@ -53,7 +53,7 @@ def is_exported(session: Session) -> bool:
 
 def session_ahead_of_copy(deployment: Deployment, copy: Path) -> Session:
     """Return a session that is copied in mid-turn with a queued prompt, and then finishes both."""
-    session = deployment.start_session("work 3")
+    session = deployment.start_session("work 10")
     session.wait_for("RUNNING")
     session.prompt("remember walrus")
     wait_until_talking(session)
@@ -86,7 +86,7 @@ def test_restored_database_runs_nothing_twice_and_reads_the_journals(deployment:
     eventually(lambda: session.execution["status"] == "stopped", timeout=60, describe="the session is stopped")
     assert session.agent_text() == log
     assert [row["state"] for row in session.prompts()] == ["done", "done"]  # the journal reported it
-    assert (count_prompts(session, "work 3"), count_prompts(session, "remember walrus")) == (1, 1)
+    assert (count_prompts(session, "work 10"), count_prompts(session, "remember walrus")) == (1, 1)
     assert session.journal().count('"kind":"prompt.accepted"') == 2
     assert session.row["desired_state"] == "stopped"
     assert session.row["epoch"] != epoch
@@ -120,7 +120,7 @@ def test_without_a_journal_the_gap_is_recorded_and_prompts_are_held(deployment: 
     assert [row["state"] for row in session.prompts()] == ["held", "held"]
     assert session.names().count("session.journal_gap") == 1
     assert session.names().count("session.run.interrupted") == 1
-    assert (count_prompts(session, "work 3"), count_prompts(session, "remember walrus")) == (1, 1)
+    assert (count_prompts(session, "work 10"), count_prompts(session, "remember walrus")) == (1, 1)
     assert session.row["state"] == "WAITING_FOR_INPUT"
 
 

@@ -11,7 +11,7 @@ from sessions_app.models import Intent, IntentKind
 from sessions_app.starts import admission
 from sessions_app.starts.admission import StartGate, StartSlots, start_allowance
 from tests.supervisor.rows import MINE, running_session
-from tests.waiting import eventually_async
+from tests.waiting import PATIENCE, eventually_async
 
 HANGING, QUICK, THIRD = (uuid.uuid4() for _ in range(3))
 
@@ -47,6 +47,7 @@ async def test_place_is_given_up_only_once(monkeypatch: pytest.MonkeyPatch) -> N
     gate = StartGate(1, slots)
     async with gate.place(HANGING, any_executor):
         await eventually_async(lambda: slots.waiting == {HANGING})
+    monkeypatch.setattr(admission, "BUSY_SECONDS", PATIENCE)
     second = gate.place(QUICK, any_executor)
     await second.__aenter__()
     with pytest.raises(TimeoutError):

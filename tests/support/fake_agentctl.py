@@ -25,6 +25,7 @@ from executors_app.machine import sockets
 from executors_app.machine.process import identity
 from executors_app.wire import socket_urls
 from executors_app.wire.protocol import PROTOCOL_VERSION
+from tests.network import free_port
 
 ConnectionHandler = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 
@@ -79,10 +80,8 @@ async def closing_server() -> AsyncIterator[str]:
 
 
 def refusing_url() -> str:
-    """Return a URL on which nothing listens: its port was free a moment ago."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        return f"http://127.0.0.1:{free.getsockname()[1]}"
+    """Return a URL on which nothing listens, and which no connection takes as its own port."""
+    return f"http://127.0.0.1:{free_port()}"
 
 
 def http_response(status: int, body: bytes, *headers: str) -> bytes:

@@ -104,7 +104,7 @@ def test_exit_codes_and_extracted_outputs_are_returned(agentctl: Place) -> None:
 @pytest.mark.parametrize("end", ["timeout", "cancel"])
 def test_stopped_script_ends_with_its_children(agentctl: Place, end: str) -> None:
     script = "setsid sh -c 'echo $$ >left; exec sleep 3600' & echo said; sleep 3600"
-    text = workflow([node("say", "shell", script=script, timeout=5 if end == "timeout" else 600)])
+    text = workflow([node("say", "shell", script=script, timeout=15 if end == "timeout" else 600)])
     world = world_of(agentctl, text)
     eventually(lambda: world.drive() and (agentctl.workspace / "left").exists(), DEADLINE, "the script has begun")
     left = pid_in(agentctl.workspace / "left")
@@ -115,7 +115,7 @@ def test_stopped_script_ends_with_its_children(agentctl: Place, end: str) -> Non
 
     assert run.state == ("cancelled" if end == "cancel" else "failed")
     if end == "timeout":
-        assert "longer than 5 s" in world["say"].error
+        assert "longer than 15 s" in world["say"].error
     assert eventually(lambda: not identity.is_alive(left), DEADLINE)
 
 

@@ -8,6 +8,8 @@ const FIRST_SOCKET_PAUSE = 500;
 const LONGEST_PAUSE = 5000; // a restart takes a few seconds
 const PAUSE_WHEN_TOO_MANY = 30000;
 const PATIENCE = 15000;
+const LONGEST_PRESS = 10000; // a release outside of the window may never be reported
+const PRESS_CHECK = 20;
 const ACK_EVERY = 3000;
 const ACK_AT = 500; // events: timers of a hidden page are slow
 
@@ -74,6 +76,7 @@ export function keepLive({ url, apply, every, back = () => {} }) {
     due = Infinity;
     busy = true;
     const answer = await fetchAnswer(url()).catch(() => null);
+    await pointerReleased();
     busy = false;
     if (ended) return;
     if (answer?.over) return end(answer.over);
@@ -105,6 +108,18 @@ export function keepLive({ url, apply, every, back = () => {} }) {
   window.addEventListener("online", () => soon());
   soon(every());
   return { soon, end };
+}
+
+// A button that is replaced between its press and its release takes no click, so the page is not updated meanwhile.
+let pressedAt = -Infinity;
+
+addEventListener("pointerdown", () => (pressedAt = performance.now()), true);
+for (const name of ["pointerup", "pointercancel"]) {
+  addEventListener(name, () => setTimeout(() => (pressedAt = -Infinity)), true); // the click follows at once
+}
+
+async function pointerReleased() {
+  while (performance.now() - pressedAt < LONGEST_PRESS) await new Promise((resume) => setTimeout(resume, PRESS_CHECK));
 }
 
 async function fetchAnswer(url) {

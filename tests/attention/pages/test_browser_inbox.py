@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, expect
 
 from sessions_app.models import AttentionMark, TaskSession
 from tests.attention.raising import raise_item_of, resolve_items_of
-from tests.pages.browsers import NO_SOCKET
+from tests.pages.accessibility import accessibility_problems
+from tests.pages.browsers import NO_SOCKET, navigating
 from tests.pages.world import World, make_world, path_of, supervise
 from tests.waiting import eventually
 
@@ -63,7 +63,7 @@ def test_inbox_works_by_keyboard_and_updates_itself(visit: Any, world: World) ->
     page.keyboard.press("?")
     expect(page.get_by_role("dialog")).to_be_visible()
     page.keyboard.press("Escape")
-    assert Axe().run(page).response["violations"] == []
+    assert accessibility_problems(page) == []
     resolve_items_of(session)
     expect(page.get_by_text("Nothing needs you")).to_be_visible()
     assert ada.unexpected(*NO_SOCKET) == []
@@ -76,7 +76,8 @@ def test_inbox_item_opens_a_session_that_explains_its_idleness(visit: Any, world
     raise_item_of(session, "idle")
     ada = visit()
     page = ada.open("/attention/")
-    page.get_by_role("link", name="Open session").click()
+    with navigating(page):
+        page.get_by_role("link", name="Open session").click()
     expect(page).to_have_url(f"{page.url.split('/tasks/')[0]}{path_of(session)}")
     expect(page.locator("#situation")).to_contain_text("Send a prompt to continue.")
     expect(page.locator("#policy")).to_contain_text("Default for this installation.")
@@ -95,7 +96,7 @@ def test_page_reports_lost_and_regained_visibility_once(visit: Any, world: World
 def test_notification_settings_have_no_accessibility_violations(visit: Any, world: World) -> None:
     page = visit().open("/settings/notifications/")
     expect(page.get_by_role("heading", name="New webhook")).to_be_visible()
-    assert Axe().run(page).response["violations"] == []
+    assert accessibility_problems(page) == []
 
 
 SAY_WHILE_CLOSING = """async () => {

@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from axe_playwright_python.sync_playwright import Axe
 from django.utils import timezone
 from playwright.sync_api import Browser, expect
 
 from sessions_app.models import BackgroundWork, TaskSession
+from tests.pages.accessibility import accessibility_problems
 from tests.pages.browsers import NO_SOCKET
 from tests.pages.world import World, first_prompt, ingest_lines, make_world, path_of, supervise
 from tests.waiting import eventually
@@ -44,7 +44,7 @@ def test_page_shows_what_runs_and_takes_the_policy(visit: Any, world: World) -> 
     expect(processes).to_contain_text("npm run dev")
     expect(processes).to_contain_text("CPU 1 min 15 s")
     expect(processes).to_contain_text("CPU time of all: 3 min 0 s. They keep the session awake. Default for")
-    assert Axe().run(page).response["violations"] == []
+    assert accessibility_problems(page) == []
 
     page.locator("summary", has_text="Processes left running").click()
     page.get_by_label("When the session is idle").select_option("end")

@@ -8,7 +8,7 @@ import pytest
 from playwright.sync_api import Browser, FilePayload, Page, Route, expect
 
 from sessions_app.models import TaskSession
-from tests.pages.browsers import NO_SOCKET
+from tests.pages.browsers import NO_SOCKET, navigating
 from tests.pages.world import World, make_world, path_of, supervise
 from tests.prompts.pages.test_attachments import PNG
 
@@ -65,7 +65,8 @@ def test_form_for_a_new_session_takes_pasted_and_dropped_files(visit: Any, world
     page.evaluate(DROP, ["dropped.txt", "two", "#id_executor"])
     expect(page.get_by_label("Files to send").get_by_role("listitem")).to_have_count(3)
     page.get_by_label("First prompt").fill("Look")
-    page.get_by_role("button", name="Start session").click()
+    with navigating(page):
+        page.get_by_role("button", name="Start session").click()
     expect(page.get_by_label("Your prompt")).to_be_visible()
     row = TaskSession.objects.exclude(id=session.id).get().prompts.get()
     assert [each["name"] for each in row.attachments] == ["a.png", "pasted.txt", "dropped.txt"]

@@ -9,8 +9,9 @@ from playwright.sync_api import Browser, Locator, Page, Route, expect
 
 from sessions_app.models import TaskSession, session_transaction
 from sessions_app.prompts import services as prompts
-from tests.pages.browsers import NO_SOCKET
+from tests.pages.browsers import NO_SOCKET, hold_updates, reported
 from tests.pages.world import World, first_prompt, ingest_lines, make_world, path_of, supervise
+from tests.waiting import eventually
 
 pytestmark = [pytest.mark.browser, pytest.mark.django_db(transaction=True)]
 
@@ -151,7 +152,7 @@ def test_button_is_offered_as_long_as_the_turn_runs(visit: Any, steered: TaskSes
 
 def test_turn_that_has_just_ended_queues_the_prompt_and_says_so(visit: Any, steered: TaskSession) -> None:
     page = visit().open(path_of(steered))
-    page.route("**/live/**", lambda route: route.abort())  # the page does not know yet that the turn has ended
+    hold_updates(page)  # the page does not know yet that the turn has ended
     page.get_by_label("Your prompt").fill("use tabs")
     end_turn(steered)
     page.locator("#send-now").click()
@@ -198,6 +199,33 @@ def test_composer_with_both_ways_of_sending_fits_on_a_phone(visit: Any, steered:
         .map(each => each.getBoundingClientRect()).filter(box => box.left < 0 || box.right > 360).length"""
     assert page.evaluate(outside) == 0
     assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+
+
+def test_button_is_not_replaced_between_its_press_and_its_release(visit: Any, world: World) -> None:
+    session = with_queue(world, "one")
+    page = visit().open(path_of(session))
+    held: list[Route] = []
+
+    def hold_first(route: Route) -> None:
+        if held:
+            route.continue_()
+        else:
+            held.append(route)
+
+    page.route("**/live/**", hold_first)
+    eventually(lambda: reported(page, held), describe="the page requests its changes")
+    prompts.queue_prompt(session.id, "two", "do two", world.ada)
+    changes = held[0].fetch()
+    queue = page.locator("#queue")
+    queue.get_by_role("button", name="Withdraw").hover()
+    page.mouse.down()
+    with page.expect_response("**/live/**"):
+        held[0].fulfill(response=changes)
+    page.wait_for_timeout(100)  # in which the page would show them
+    page.mouse.up()
+    expect(queue).to_contain_text("do two")
+    expect(queue).not_to_contain_text("do one")
+    assert [row.text for row in session.prompts.filter(state="queued")] == ["do two"]
 
 
 def test_queue_fits_on_a_phone(visit: Any, world: World) -> None:

@@ -27,7 +27,7 @@ def test_control_plane_restart_from_the_page_keeps_the_agent_running(
     place: Place, picture: Callable[[Page, str], None]
 ) -> None:
     place.shell(STAFF)
-    session = place.start("work 60", "Count while it restarts")
+    session = place.start("work 600", "Count while it restarts")
     with place.visiting() as visit:
         page = visit.open(path_of(session))
         expect(page.locator(".message.agent > :is(.prose, .as-written)")).to_contain_text("tick 2")

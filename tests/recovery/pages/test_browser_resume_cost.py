@@ -8,6 +8,7 @@ import pytest
 from playwright.sync_api import Browser, expect
 
 from sessions_app.models import session_transaction
+from tests.pages.browsers import navigating
 from tests.pages.world import World, make_world, path_of, supervise
 
 pytestmark = [pytest.mark.browser, pytest.mark.django_db(transaction=True)]
@@ -49,5 +50,6 @@ def test_cost_of_a_resume_is_shown_before_it_and_with_its_receipt(visit: Any, wo
     receipts = page.locator(".receipts")
     expect(receipts).to_contain_text("9 input tokens, 61,000 tokens read from a cache")
     assert page.evaluate("document.documentElement.scrollWidth") <= 360, "nothing is wider than the screen"
-    receipts.get_by_role("link", name="Show the turn").click()
+    with navigating(page):
+        receipts.get_by_role("link", name="Show the turn").click()
     expect(page.get_by_text("Back to the newest messages")).to_be_visible()

@@ -7,16 +7,16 @@ import uuid
 from typing import Any
 
 import pytest
-from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, Page, expect
 
 from executors_app.models import ExecutorRunning
 from sessions_app.models import TaskSession
 from sessions_app.stream import views as conversation
-from tests.pages.browsers import NO_SOCKET
+from tests.pages.accessibility import accessibility_problems
+from tests.pages.browsers import NO_SOCKET, hold_updates, reported
 from tests.pages.world import World, asks, ingest_lines, make_world, path_of, supervise
 from tests.stream.pages.test_browser_socket import ServerSide
-from tests.waiting import eventually
+from tests.waiting import eventually, settled
 
 pytestmark = [pytest.mark.browser, pytest.mark.django_db(transaction=True)]
 
@@ -60,6 +60,7 @@ def test_reader_at_the_end_follows_and_others_see_a_count(visit: Any, world: Wor
 
     page.evaluate("scrollTo(0, 0)")
     bar = page.locator("#to-end button")
+    expect(bar).to_be_visible()
     expect(bar).to_have_text("Jump to the end ↓")
     talk(session, 2)
     expect(bar).to_have_text("4 new ↓")  # two answers, two tool calls
@@ -76,7 +77,8 @@ def test_rapid_updates_are_rendered_once_per_frame(visit: Any, world: World) -> 
     far = ServerSide(page, session)
     with page.expect_response("**/live/**"):
         page.goto(path_of(session))
-    page.route("**/live/**", lambda route: None)
+    eventually(lambda: reported(page, far.sockets), describe="the page is connected")
+    hold_updates(page)
     session.refresh_from_db()
     message = session.messages.get(role="agent")
     frame = {"type": "event", "event": "session.message.updated", "epoch": session.epoch, "session_id": str(session.id)}
@@ -118,7 +120,7 @@ def test_older_messages_load_in_pages_and_links_target_one(
     key = first.get_attribute("id")
     page.get_by_role("link", name="Earlier messages").click()
     expect(page.locator(".message")).to_have_count(16)
-    after = page.locator(f"#{key}").bounding_box()
+    after = settled(lambda: page.locator(f"#{key}").bounding_box())
     assert before is not None and after is not None
     assert abs(before["y"] - after["y"]) < 60, "the text that is read stays in place"
     for count in (24, 29):
@@ -169,11 +171,9 @@ def test_panels_of_every_state_are_readable_on_a_phone(
             panel.click()
             expect(page.locator(f"#{panel.get_attribute('aria-controls')}")).to_be_visible()
             assert page.evaluate("document.documentElement.scrollWidth") <= TELEPHONE["width"], (name, panel)
-        found = Axe().run(page)
-        assert found.violations_count == 0, f"{name}: {found.generate_report()}"
+        assert accessibility_problems(page, name) == []
         page.get_by_role("tab", name="Chat").click()
-        found = Axe().run(page)
-        assert found.violations_count == 0, f"{name}: {found.generate_report()}"
+        assert accessibility_problems(page, name) == []
     assert ada.unexpected(*NO_SOCKET, "503", "404") == []
 
 

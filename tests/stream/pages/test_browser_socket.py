@@ -11,6 +11,7 @@ from playwright.sync_api import Browser, Page, WebSocketRoute, expect
 
 from sessions_app.models import TaskSession
 from sessions_app.timeline.services import event_json
+from tests.pages.browsers import hold_updates, reported
 from tests.pages.world import World, first_prompt, ingest_lines, make_world, path_of, supervise
 from tests.waiting import eventually
 
@@ -58,6 +59,7 @@ def talk(visit: Any, world: World) -> Talk:
         far = ServerSide(page, session)
         with page.expect_response("**/live/**"):
             page.goto(path_of(session))
+        eventually(lambda: reported(page, far.sockets), describe="the page is connected")
         expect(page.locator(".message.agent > :is(.prose, .as-written)")).to_have_text("One")
         session.refresh_from_db()
         return page, far, session.last_seq
@@ -67,7 +69,7 @@ def talk(visit: Any, world: World) -> Talk:
 
 def test_socket_text_appears_at_once_and_only_once(talk: Talk) -> None:
     page, far, seen = talk()
-    page.route("**/live/**", lambda route: None)
+    hold_updates(page)
     message = page.locator(".message.agent > :is(.prose, .as-written)")
     ingest_lines(far.session, {"kind": "message.agent", "text": " & <b>two</b>\n"})
     for _ in range(2):
@@ -85,7 +87,7 @@ def test_socket_text_appears_at_once_and_only_once(talk: Talk) -> None:
 
 def test_socket_text_does_not_wait_for_the_next_frame(talk: Talk) -> None:
     page, far, seen = talk()
-    page.route("**/live/**", lambda route: None)
+    hold_updates(page)
     page.evaluate("() => { window.requestAnimationFrame = () => 0; }")
     for word in ("two", "three"):
         ingest_lines(far.session, {"kind": "message.agent", "text": f" {word}"})
@@ -123,7 +125,7 @@ def test_page_refused_by_the_socket_says_so_and_stops(code: int, words: str, tal
     requests: list[str] = []
     page.on("request", lambda request: requests.append(request.url))
     page.evaluate("async () => { window.dispatchEvent(new Event('online')); await fetch('/healthz') }")
-    assert [url.rpartition("/")[2] for url in requests] == ["healthz"]
+    assert [url.rpartition("/")[2] for url in requests if not url.endswith("/attention/count/")] == ["healthz"]
     assert len(far.sockets) == 1
 
 

@@ -7,7 +7,6 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from axe_playwright_python.sync_playwright import Axe
 from django.db import OperationalError
 from django.utils import timezone
 from playwright.sync_api import Browser, Page, expect
@@ -16,7 +15,8 @@ from sessions_app.prompts import services as prompts
 from sessions_app.waits.rules.wait_keys import WaitKind
 from sessions_app.waits.services import open_wait
 from tests.api.world import client_of
-from tests.pages.browsers import NO_SOCKET
+from tests.pages.accessibility import accessibility_problems
+from tests.pages.browsers import NO_SOCKET, navigating
 from tests.pages.world import World, make_world, path_of, supervise
 
 pytestmark = [pytest.mark.browser, pytest.mark.django_db(transaction=True)]
@@ -31,12 +31,6 @@ def world(browser: Browser) -> World:
 
 def key_of(page: Page) -> str:
     return str(page.get_by_label("Key", exact=True).input_value())
-
-
-def flaws(page: Page) -> list[str]:
-    """Return the accessibility violations of the page."""
-    found = Axe().run(page, options={"resultTypes": ["violations"]}).response["violations"]
-    return [f"{one['id']}: {node['html'][:120]}" for one in found for node in one["nodes"]]
 
 
 def fits(page: Page) -> bool:
@@ -58,7 +52,7 @@ def test_wait_can_be_opened_rotated_and_ended_by_keyboard(visit: Any, world: Wor
     first = key_of(page)
     expect(page.locator("#part-waits")).to_contain_text("The build of main")
     expect(page.locator("#new-wait")).to_be_hidden()
-    assert flaws(page) == []
+    assert accessibility_problems(page) == []
 
     page.get_by_role("button", name="New key").press("Enter")
     expect(page.get_by_label("Key", exact=True)).not_to_have_value(first)
@@ -104,7 +98,8 @@ def test_wait_key_has_its_own_page_without_javascript(visit: Any, world: World) 
     page = visit(java_script_enabled=False, **TELEPHONE).open(path_of(session))
     page.locator("#new-wait summary").click()
     page.get_by_label("What to wait for").fill("The release")
-    page.get_by_role("button", name="Start waiting").click()
+    with navigating(page):
+        page.get_by_role("button", name="Start waiting").click()
     expect(page.get_by_label("Key", exact=True)).to_have_value(session.wait_keys.get().secret() or "")
     expect(page.get_by_role("button", name="Copy key")).to_be_hidden()
     page.get_by_role("link", name="Back to the session").click()

@@ -10,8 +10,8 @@ import pytest
 from playwright.sync_api import Browser, Page, expect
 
 from sessions_app.workflows.models import Workflow, WorkflowRun
-from tests.pages.browsers import Visit
-from tests.pages.test_every_page import accessibility_problems
+from tests.pages.accessibility import accessibility_problems
+from tests.pages.browsers import Visit, navigating
 from tests.pages.world import World, make_world, supervise
 from tests.workflows.pages.workflow_rows import TEXT, looped_run, make_workflow, ran
 
@@ -54,7 +54,8 @@ def test_node_settings_are_applied_to_the_text_and_saved(visit: Any, world: Worl
     page.get_by_role("button", name="Apply to the text").press("Enter")
     expect(page.locator("#text")).to_have_value(re.compile("resumable: true"))
     assert accessibility_problems(page, "the settings of a node") == []
-    page.get_by_role("button", name="Save").first.click()
+    with navigating(page):
+        page.get_by_role("button", name="Save").first.click()
     expect(page.get_by_text("Saved.", exact=True)).to_be_visible()
     kept = Workflow.objects.get().text
     assert "label: Coder   # its name stays" in kept
@@ -67,12 +68,15 @@ def test_editor_buttons_work_without_javascript(visit: Any, world: World) -> Non
     ada: Visit = visit(viewport={"width": 390, "height": 844}, java_script_enabled=False)
     page = ada.open(f"/workflows/{workflow.id}/")
     page.locator("#text").fill(TEXT.replace("source: trigger", "source: nobody"))
-    page.get_by_role("button", name="Check").click()
+    with navigating(page):
+        page.get_by_role("button", name="Check").click()
     expect(page.locator(".problems").first).to_contain_text("nobody")
     page.locator("#node-choice").select_option("loop")
-    page.get_by_role("button", name="Show settings").click()
+    with navigating(page):
+        page.get_by_role("button", name="Show settings").click()
     page.get_by_label("Maximum iterations").fill("7")
-    page.get_by_role("button", name="Apply to the text").click()
+    with navigating(page):
+        page.get_by_role("button", name="Apply to the text").click()
     expect(page.locator("#text")).to_have_value(re.compile("maxIterations: 7"))
     expect(page.locator("#text")).to_have_value(re.compile("source: nobody"))
     assert ada.complaints == []

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 from playwright.sync_api import Browser, Dialog, Page, expect
 
-from tests.pages.browsers import SERVER_AWAY
+from tests.pages.browsers import SERVER_AWAY, reported
 from tests.pages.people import Place, path_of
 from tests.services import require
 from tests.waiting import eventually
@@ -29,7 +29,9 @@ def screen(page: Page) -> str:
 
 
 def typed(page: Page, words: str) -> None:
-    page.locator(".xterm-helper-textarea").focus()
+    keyboard = page.locator(".xterm-helper-textarea")
+    expect(keyboard).to_be_editable()  # not while the scrollback is written: it takes no input then
+    keyboard.focus()
     page.keyboard.type(words)
     page.keyboard.press("Enter")
 
@@ -87,7 +89,7 @@ def test_reload_types_no_answers_of_the_terminal_into_the_shell(place: Place) ->
         expect(page.locator(".xterm-rows")).to_be_visible()
         # The program that asked reads the first answers itself.
         asks = "printf '\\033[c\\033[6n'; head -c 12 | od -c | head -1"
-        typed(page, f"stty -echo -icanon min 0 time 20; {asks}; echo read-$((40+2))")
+        typed(page, f"stty -echo -icanon min 0 time 250; {asks}; echo read-$((40+2))")
         sees(page, "read-42")
         typed(page, "stty sane -echo; cat -v; echo ended-$((1+1))")
         page.reload()
@@ -124,7 +126,7 @@ def test_link_in_the_terminal_opens_only_after_its_address_is_confirmed(place: P
         assert box is not None
         page.mouse.move(box["x"] + 40, box["y"] + box["height"] / 2, steps=3)
         page.mouse.click(box["x"] + 40, box["y"] + box["height"] / 2)
-        eventually(lambda: bool(lines), describe="the address is shown")
+        eventually(lambda: reported(page, lines), describe="the address is shown")
         assert "https://evil.example/path" in lines[0]
         assert len(visit.context.pages) == 1, "nothing was opened"
         assert page.title() == title
