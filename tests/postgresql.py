@@ -105,7 +105,7 @@ class Server:
         if self._process is not None:
             with suppress(ProcessLookupError):
                 self._process.send_signal(signal.SIGINT)
-            self._process.wait(30)
+            self._process.wait(60)
             self._process = None
 
     def close(self) -> None:

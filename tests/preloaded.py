@@ -173,7 +173,7 @@ class _Server:
     def close(self) -> None:
         """End the server; the processes that it started continue."""
         self._socket.close()
-        self._process.wait(30)
+        self._process.wait(60)
 
 
 @cache

@@ -84,7 +84,7 @@ class RedisServer:
         process, self._process = self._process, None
         if process is not None:
             process.send_signal(number)
-            process.wait(30)
+            process.wait(60)
 
 
 @contextmanager

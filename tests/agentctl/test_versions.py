@@ -97,7 +97,7 @@ def agentctl_of(code: Path, home: Path) -> Iterator[str]:
     finally:
         identity.kill_all(identity.find_marked(EXECUTION), 10)
         process.kill()
-        process.wait(30)
+        process.wait(60)
 
 
 def converse(code: Path, url: str, home: Path) -> dict[str, Any]:

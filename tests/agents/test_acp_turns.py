@@ -629,5 +629,5 @@ async def test_answers_in_other_forms_end_the_turn(
     lines: list[str], driver: Driver, host: RecordingHost, request_for: MakeRequest
 ) -> None:
     await driver.start(request_for(agent(session_prompt=list(lines))))
-    reason = await asyncio.wait_for(driver.prompt("m1", "hello", (), lambda: None), 30)
+    reason = await asyncio.wait_for(driver.prompt("m1", "hello", (), lambda: None), 60)
     assert (reason, host.agent_text()) == ("max_tokens", "said")

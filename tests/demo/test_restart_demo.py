@@ -20,7 +20,7 @@ from tests.waiting import PATIENCE, eventually
 @contextmanager
 def demo(directory: Path) -> Iterator[subprocess.Popen[str]]:
     """Run the demo with all of its files under ``directory``."""
-    argv = [sys.executable, "manage.py", "demo", "--work", "12"]
+    argv = [sys.executable, "manage.py", "demo", "--work", "30"]
     env = {**os.environ, "TMPDIR": str(directory), "KANDEV_DATA_DIR": str(directory / "of-the-caller")}
     with subprocess.Popen(
         argv, cwd=ROOT, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True

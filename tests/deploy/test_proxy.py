@@ -90,7 +90,7 @@ class Site:
         for process in self.processes:
             if process.poll() is None:
                 os.killpg(process.pid, signal.SIGKILL)
-            process.wait(30)
+            process.wait(60)
         self.deployment.close()
 
 
@@ -127,14 +127,14 @@ async def test_sockets_and_their_origin_are_forwarded(site: Site) -> None:
     expected = {4404: token, 4401: {"Origin": site.url}}
     for code, headers in expected.items():
         async with aiohttp.ClientSession() as http, http.ws_connect(address, headers=headers, ssl=site.trust) as socket:
-            await socket.receive(30)
+            await socket.receive(60)
             assert socket.close_code == code
 
 
 def test_other_web_process_answers_while_one_is_down(site: Site) -> None:
     web = site.processes[1]
     os.killpg(web.pid, signal.SIGKILL)
-    web.wait(30)
+    web.wait(60)
     assert {site.get("/healthz")[0] for _ in range(20)} == {200}
     assert json.loads(site.get("/readyz")[2])["status"] == "ready"
 

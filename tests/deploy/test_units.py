@@ -158,13 +158,13 @@ def test_units_serve_on_the_port_of_their_socket(tmp_path: Path) -> None:
         assert all(process.poll() is None for process in started)
         for process in started:
             process.send_signal(signal.SIGTERM)
-        ends = [process.wait(30) for process in started]
+        ends = [process.wait(60) for process in started]
         assert ends[1:] == [0, 0], (tmp_path / "units.log").read_text()[-2000:]
     finally:
         for process in started:
             if process.poll() is None:
                 os.killpg(process.pid, signal.SIGKILL)
-                process.wait(30)
+                process.wait(60)
         log.close()
         deployment.close()
 
@@ -192,4 +192,4 @@ def test_host_daemon_starts_as_in_its_unit(tmp_path: Path) -> None:
             pass
     finally:
         process.terminate()
-        assert process.wait(30) == 0
+        assert process.wait(60) == 0

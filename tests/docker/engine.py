@@ -108,7 +108,7 @@ class Engine:
         """Wait until the engine knows that the container has ended, which it learns with a delay."""
         client = self.client()
         try:
-            client.wait(container_name(execution_id), timeout=30)
+            client.wait(container_name(execution_id), timeout=60)
         finally:
             client.close()
 

@@ -94,7 +94,7 @@ async def test_out_of_memory_container_is_reported(harness: DockerHarness, spec:
     Path(f"/proc/{agentctl}/oom_score_adj").write_text("1000")
     harness.run(spec, "python3", "-I", "-c", EATER)
     eventually(
-        lambda: harness.inspect(spec)["State"]["Status"] == "exited", timeout=30, describe="the container was killed"
+        lambda: harness.inspect(spec)["State"]["Status"] == "exited", timeout=60, describe="the container was killed"
     )
     seen = await observe_one(harness, row_of(harness, spec, launched))
     assert (seen.observed, seen.reason) == (Observed.DEAD, "out_of_memory")

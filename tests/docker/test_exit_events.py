@@ -122,7 +122,7 @@ async def test_sessions_are_rechecked_after_an_engine_was_away(
         calls = len(harness.engine.calls())
         harness.engine.start()
         await eventually_async(
-            lambda: exit_events.CHECK_ALL in received.exit_events, timeout=30, describe="all containers are checked"
+            lambda: exit_events.CHECK_ALL in received.exit_events, timeout=60, describe="all containers are checked"
         )
         requests = [call for call in harness.engine.calls()[calls:] if "/events" in call]
     assert len(requests) <= 4, "the connections back off"

@@ -88,7 +88,7 @@ def test_container_removed_in_mid_turn_keeps_the_conversation(drill: RealAgentDr
     removed = remove_container(engine, drill.session)
     drill.model.release()
     eventually(
-        lambda: "session.run.interrupted" in drill.session.names(), timeout=30, describe="the interruption is noticed"
+        lambda: "session.run.interrupted" in drill.session.names(), timeout=60, describe="the interruption is noticed"
     )
     check_memory(drill, held)
     assert [row["state"] for row in drill.session.prompts()] == ["done", "interrupted", "done"]

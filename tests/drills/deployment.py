@@ -195,7 +195,7 @@ class Deployment:
                     os.killpg(group, number)
         else:
             self.server.send_signal(number)
-        self.server.wait(timeout=30)
+        self.server.wait(timeout=60)
         assert self.server.stdout is not None
         self.server.stdout.close()
         self.server = None

@@ -44,7 +44,7 @@ class SupervisorProcess:
         """Send it a signal; wait for its end if the signal ends it."""
         self.process.send_signal(number)
         if number in {signal.SIGKILL, signal.SIGTERM}:
-            self.process.wait(30)
+            self.process.wait(60)
 
 
 class Fleet:

@@ -20,7 +20,7 @@ from tests.drills.deployment import MANAGE, Deployment, Session
 from tests.drills.fleet import SupervisorProcess
 from tests.preloaded import PreloadedProcess
 from tests.redis_server import RedisServer
-from tests.waiting import eventually
+from tests.waiting import PATIENCE, eventually
 
 PARTS: Final = ("first web", "second web", "first supervisor", "second supervisor", "worker")
 
@@ -59,7 +59,7 @@ class Hosts:
         """Kill a process and everything it has started, except agents."""
         process = self.processes[name]
         os.killpg(process.pid, signal.SIGKILL)
-        process.wait(30)
+        process.wait(60)
 
     def close(self) -> None:
         """Kill the processes that still run."""
@@ -114,7 +114,7 @@ class Follower:
         url = f"{self._urls[self.openings % len(self._urls)]}/ws/sessions/{self._session.id}/?after={after}"
         self.openings += 1
         headers = {"Authorization": f"Token {self._session.deployment.seeded['token']}"}
-        async with aiohttp.ClientSession() as http, http.ws_connect(url, headers=headers, heartbeat=10) as socket:
+        async with aiohttp.ClientSession() as http, http.ws_connect(url, headers=headers, heartbeat=PATIENCE) as socket:
             async for message in socket:
                 body = message.json()
                 if body["type"] == "event":

@@ -50,15 +50,11 @@ class RestartDrills:
         deployment.kill_server()
         log = session.agent_log()
         eventually(lambda: len(session.agent_log()) > len(log), describe="the agent keeps writing")
-        eventually(
-            lambda: "permission.requested" in session.journal(), timeout=30, describe="the agent requests a permission"
-        )
+        eventually(lambda: "permission.requested" in session.journal(), describe="the agent requests a permission")
         deployment.serve()
 
         # The web server may answer before the supervisor has read what the agent did meanwhile.
-        eventually(
-            lambda: session.status()["pending_permissions"] == 1, timeout=30, describe="the permission request is shown"
-        )
+        eventually(lambda: session.status()["pending_permissions"] == 1, describe="the permission request is shown")
         session.wait_for("RUNNING")
         assert session.lasting_pids() == before
         permission = deployment.api("GET", f"{session.path}/permissions/")["results"][0]

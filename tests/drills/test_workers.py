@@ -27,7 +27,7 @@ def working(deployment: Deployment) -> Iterator[PreloadedProcess]:
     finally:
         with suppress(ProcessLookupError):
             os.killpg(worker.pid, signal.SIGKILL)
-        worker.wait(30)
+        worker.wait(60)
 
 
 def queue_sleep(deployment: Deployment, seconds: float) -> None:
@@ -45,7 +45,7 @@ def test_worker_has_no_other_process_once_its_job_is_done(deployment: Deployment
         eventually(lambda: queued(deployment) == 0, timeout=60, describe="the job is done")
         eventually(lambda: not descendants(worker.pid), describe="the job's process has ended")
         worker.terminate()
-        assert worker.wait(30) == 0
+        assert worker.wait(60) == 0
 
 
 def test_killed_worker_takes_its_jobs_with_it_and_leaves_them_queued(deployment: Deployment) -> None:
@@ -56,6 +56,6 @@ def test_killed_worker_takes_its_jobs_with_it_and_leaves_them_queued(deployment:
         eventually(lambda: len(descendants(worker.pid)) == 2, timeout=60, describe="two job processes run")
         family = descendants(worker.pid)
         worker.kill()
-        worker.wait(30)
+        worker.wait(60)
         eventually(lambda: all(map(has_ended, family)), describe="all processes have ended")
     assert queued(deployment) == 3

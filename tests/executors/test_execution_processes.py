@@ -38,7 +38,7 @@ def test_callers_share_the_next_scan_but_never_one_that_has_begun(monkeypatch: p
 
     def scan() -> dict[str, list[int]]:
         begun.set()
-        assert may_end.wait(30)
+        assert may_end.wait(60)
         return next(results)
 
     monkeypatch.setattr(execution_processes, "_scan", scan)
@@ -46,7 +46,7 @@ def test_callers_share_the_next_scan_but_never_one_that_has_begun(monkeypatch: p
     scans._scanning = lock = _CountedLock()  # type: ignore[assignment]
     with ThreadPoolExecutor(3) as threads:
         first = threads.submit(scans.next_result)
-        assert begun.wait(30)
+        assert begun.wait(60)
         others = [threads.submit(scans.next_result) for _ in range(2)]
         assert all(lock.wanted.acquire(timeout=30) for _ in range(3))
         may_end.set()

@@ -30,7 +30,7 @@ def test_concurrent_guests_both_keep_one_worktree(repository: Path, tmp_path: Pa
         kept = set()
         for number in range(10):
             (repository / f"{name}").write_text(f"{number}\n")
-            begin.wait(30)
+            begin.wait(60)
             kept.add(take_snapshot(git_of(repository), SESSION, tmp_path / f"{name}.index", "turn_end").commit)
         return kept
 

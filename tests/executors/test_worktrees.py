@@ -345,5 +345,5 @@ def test_concurrent_creations_make_one_worktree(tmp_path: Path, repository: Path
     )
     argv = [sys.executable, "-c", maker, str(repository), str(tmp_path / "data"), SESSION]
     makers = [subprocess.Popen(argv, cwd=ROOT) for _ in range(3)]
-    assert [one.wait(30) for one in makers] == [0, 0, 0]
+    assert [one.wait(60) for one in makers] == [0, 0, 0]
     assert run_git(worktree.path, "status", "--porcelain") == ""

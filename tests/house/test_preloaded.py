@@ -45,7 +45,7 @@ def test_program_receives_signals_and_input() -> None:
         with pytest.raises(subprocess.TimeoutExpired):
             process.wait(0)
         process.terminate()
-        assert process.wait(30) == -signal.SIGTERM
+        assert process.wait(60) == -signal.SIGTERM
         process.kill()  # no process has this pid any more, as far as we know
 
 
@@ -53,7 +53,7 @@ def test_program_gets_its_own_session_and_the_descriptors_that_it_keeps() -> Non
     reading, writing = os.pipe()
     code = f"import os; os.write({writing}, str(os.getsid(0)).encode())"
     process = PreloadedProcess(["-c", code], env={}, keeps=[writing], start_new_session=True)
-    assert process.wait(30) == 0
+    assert process.wait(60) == 0
     assert os.read(reading, 20) == str(process.pid).encode()
     os.close(reading)
     os.close(writing)

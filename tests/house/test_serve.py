@@ -182,5 +182,5 @@ def test_stopped_serve_ends_its_children(data: Path) -> None:
         assert answers(port)
         children = children_of(process.pid)
         process.send_signal(signal.SIGINT)
-        assert process.wait(30) == 0
+        assert process.wait(60) == 0
     assert not any(map(exists, children))

@@ -41,7 +41,7 @@ def held_by_another(session: TaskSession) -> Iterator[threading.Event]:
             with atomic():
                 TaskSession.objects.select_for_update().get(id=session.id)
                 has.set()
-                assert let_go.wait(30)
+                assert let_go.wait(60)
         finally:
             connection.close()
 

@@ -73,7 +73,7 @@ def elsewhere(server: RedisServer) -> Iterator[socket.socket]:
         eventually(lambda: count_wakeups(bell), describe="the relay listens and sends its first wake-up")
         yield bell
         relay.end()
-        relay.join(30)
+        relay.join(60)
         assert not relay.is_alive()
 
 

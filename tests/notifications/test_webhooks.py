@@ -214,7 +214,7 @@ def test_silent_server_times_out(receiver: Receiver, monkeypatch: pytest.MonkeyP
 def test_name_server_that_does_not_answer_is_waited_for_briefly(monkeypatch: pytest.MonkeyPatch) -> None:
     answers = threading.Event()
     monkeypatch.setattr(webhooks, "CONNECT_TIMEOUT", 0.2)
-    monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: answers.wait(30) and [])
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: answers.wait(60) and [])
     with pytest.raises(WebhookFailed, match="cannot be resolved: no answer in time"):
         send("https://slow.example/")
     answers.set()

@@ -9,6 +9,7 @@ from playwright.sync_api import Page
 
 from executors_app.wire.questions.schema import options_of, parse_question
 from sessions_app.models import TaskSession
+from tests.pages.browsers import hold_updates
 from tests.pages.world import World, ingest_lines, path_of
 
 pytestmark = [pytest.mark.browser, pytest.mark.django_db(transaction=True)]
@@ -69,6 +70,7 @@ def asking_session(world: World) -> TaskSession:
 
 def open_page(visit: Any, path: str) -> Page:
     page: Page = visit().open(path)
+    hold_updates(page)  # only the tests replace parts of it
     page.evaluate(REMEMBER)
     return page
 

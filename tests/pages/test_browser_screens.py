@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 from django.utils import timezone
-from playwright.sync_api import Browser, Locator, expect
+from playwright.sync_api import Browser, Locator, Route, expect
 
 from sessions_app.models import SweepRequest, Task, TaskSession
 from tests.pages.accessibility import accessibility_problems
-from tests.pages.browsers import NO_SOCKET, navigating
+from tests.pages.browsers import NO_SOCKET, navigating, reported
 from tests.pages.world import World, asks, ingest_lines, make_sweep, make_world, path_of, supervise
-from tests.waiting import settled
+from tests.waiting import eventually, settled
 
 pytestmark = [pytest.mark.browser, pytest.mark.django_db(transaction=True)]
 
@@ -126,6 +126,22 @@ def test_board_search_filters_at_once_and_updates_the_address(visit: Any, world:
     page.get_by_label("Needs attention").check()
     expect(page.locator(".task")).to_have_count(1)
     expect(page.locator(".task")).to_contain_text("Asks for permission")
+
+
+def test_filter_chosen_while_the_page_loads_is_applied(visit: Any, world: World) -> None:
+    create_full_board(world)
+    page, held = visit().page, list[Route]()
+
+    def hold(route: Route) -> None:
+        held.append(route)
+
+    page.route("**/kandev/board*.js", hold)
+    page.goto("/", wait_until="commit")
+    eventually(lambda: reported(page, held), describe="the page requests its script")
+    page.get_by_label("Needs attention").check()
+    held[0].continue_()
+    expect(page.locator(".task")).to_have_count(1)
+    expect(page).to_have_url(re.compile(r"\?needs=1$"))
 
 
 def place_on_screen(found: Locator) -> float:

@@ -55,7 +55,7 @@ class Running:
     def ends(self, number: int = signal.SIGTERM) -> int:
         """Send a signal; return its exit status."""
         self.process.send_signal(number)
-        return self.process.wait(30)
+        return self.process.wait(60)
 
 
 @contextmanager

@@ -22,19 +22,19 @@ async def test_rest_ends_with_the_next_change() -> None:
     resting = asyncio.create_task(changes.rest(changes.count, longest=600))
     await asyncio.sleep(0)
     changes.record()
-    await asyncio.wait_for(resting, 30)
+    await asyncio.wait_for(resting, 60)
 
 
 async def test_change_since_the_last_read_leaves_no_rest() -> None:
     changes = ChangeCounter()
     seen = changes.count
     changes.record()
-    await asyncio.wait_for(changes.rest(seen, longest=600), 30)
+    await asyncio.wait_for(changes.rest(seen, longest=600), 60)
 
 
 async def test_rest_without_a_change_ends_by_itself() -> None:
     changes = ChangeCounter()
-    await asyncio.wait_for(changes.rest(changes.count, longest=0.01), 30)
+    await asyncio.wait_for(changes.rest(changes.count, longest=0.01), 60)
 
 
 async def test_checks_wait_while_an_agent_is_restarted() -> None:
@@ -45,13 +45,13 @@ async def test_checks_wait_while_an_agent_is_restarted() -> None:
             changes.record()
             await asyncio.sleep(0)
         assert not resting.done()
-    await asyncio.wait_for(resting, 30)
+    await asyncio.wait_for(resting, 60)
 
 
 async def test_checks_do_not_wait_for_endless_starts() -> None:
     changes = ChangeCounter()
     with changes.urgent():
-        await asyncio.wait_for(changes.rest(changes.count, longest=0), 30)
+        await asyncio.wait_for(changes.rest(changes.count, longest=0), 60)
 
 
 def test_nothing_due_means_the_longest_rest() -> None:

@@ -40,7 +40,7 @@ def test_shutdown_without_the_database_completes_and_leaves_its_leases(
         ):
             monkeypatch.setattr(place, name, away)
         stop.set()
-        await asyncio.wait_for(running, 30)
+        await asyncio.wait_for(running, 60)
         return supervisor
 
     with recording_agentctl(session):

@@ -144,7 +144,7 @@ class FrozenAgentctl:
             yield process.pid
         finally:
             identity.kill_all(identity.find_marked(session.execution_id), 10)
-            process.wait(30)
+            process.wait(60)
 
 
 DEPENDENCIES: Final = """

@@ -68,12 +68,12 @@ def test_request_waits_for_the_previous_one() -> None:
     def first() -> None:
         with loading.user_load_slot(user):
             inside.set()
-            done.wait(30)
+            done.wait(60)
             order.append("first")
 
     thread = threading.Thread(target=first)
     thread.start()
-    inside.wait(30)
+    inside.wait(60)
     done.set()
     with loading.user_load_slot(user):
         order.append("second")

@@ -40,7 +40,7 @@ def call(team_id: int, code: str) -> asyncio.Task[dict[str, Any]]:
 async def test_functions_that_do_not_end_leave_the_threads_of_the_supervisor_free(hanging: HangingSandbox) -> None:
     calls = [call(1, "hang") for _ in range(40)]
     await asyncio.sleep(0)
-    assert await asyncio.wait_for(asyncio.to_thread(lambda: "answer"), timeout=30) == "answer"
+    assert await asyncio.wait_for(asyncio.to_thread(lambda: "answer"), timeout=60) == "answer"
     hanging.is_released.set()
     assert await asyncio.gather(*calls) == [{"value": "hang"}] * 40
 
@@ -48,7 +48,7 @@ async def test_functions_that_do_not_end_leave_the_threads_of_the_supervisor_fre
 async def test_functions_of_one_team_leave_threads_to_other_teams(hanging: HangingSandbox) -> None:
     calls = [call(1, "hang") for _ in range(40)]
     await asyncio.sleep(0)
-    assert await asyncio.wait_for(call(2, "ends"), timeout=30) == {"value": "ends"}
+    assert await asyncio.wait_for(call(2, "ends"), timeout=60) == {"value": "ends"}
     assert not any(each.done() for each in calls)
     hanging.is_released.set()
     assert await asyncio.gather(*calls) == [{"value": "hang"}] * 40
@@ -57,7 +57,7 @@ async def test_functions_of_one_team_leave_threads_to_other_teams(hanging: Hangi
 async def test_functions_of_several_teams_leave_threads_to_another_team(hanging: HangingSandbox) -> None:
     calls = [call(team, "hang") for _ in range(20) for team in (1, 2, 3)]
     await asyncio.sleep(0)
-    assert await asyncio.wait_for(call(4, "ends"), timeout=30) == {"value": "ends"}
+    assert await asyncio.wait_for(call(4, "ends"), timeout=60) == {"value": "ends"}
     assert not any(each.done() for each in calls)
     hanging.is_released.set()
     assert await asyncio.gather(*calls) == [{"value": "hang"}] * 60
@@ -70,5 +70,5 @@ async def test_cancelled_calls_leave_their_turns_to_others(hanging: HangingSandb
         each.cancel()
     await asyncio.gather(*calls, return_exceptions=True)
     hanging.is_released.set()
-    assert await asyncio.wait_for(call(1, "ends"), timeout=30) == {"value": "ends"}
+    assert await asyncio.wait_for(call(1, "ends"), timeout=60) == {"value": "ends"}
     assert all(each.cancelled() for each in calls)

@@ -35,6 +35,7 @@ if (filters) {
     clearTimeout(timer);
     timer = setTimeout(look, SEARCH_PAUSE);
   });
+  if (query() !== location.search) look(); // chosen before this script ran, or kept by the browser over a reload
 }
 
 // --- selection ---

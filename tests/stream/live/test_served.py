@@ -265,7 +265,7 @@ async def test_client_that_sends_too_much_is_closed(session: Session, frame: str
                     await socket.send_str(frame)
 
         sending = asyncio.create_task(send())
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(PATIENCE):
             while (await socket.receive()).type == aiohttp.WSMsgType.TEXT:
                 pass
         sending.cancel()
