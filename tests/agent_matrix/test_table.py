@@ -19,7 +19,9 @@ from tests.agent_matrix.table import (
     with_drills,
     with_matrix,
 )
+from tests.real_agents.background_commands import LEAVING, document_table
 from tests.real_agents.homes import AGENT_TYPES
+from tests.services import ROOT
 
 pytestmark = pytest.mark.any_database
 
@@ -60,3 +62,8 @@ def test_every_agent_and_every_drill_has_an_expectation() -> None:
     assert AGENTS.keys() == AGENT_TYPES.keys()
     assert set(DRILLS) == set(DRILL_COLUMNS)
     assert all(agent.expected(drill) for agent in AGENTS.values() for drill in DRILLS)
+
+
+def test_document_says_of_every_agent_what_outlives_its_turns() -> None:
+    assert LEAVING.keys() == AGENT_TYPES.keys()
+    assert document_table() in (ROOT / "docs" / "operate" / "restarts.md").read_text(encoding="utf-8")
