@@ -12,6 +12,7 @@ from typing import Any, Final
 from django.contrib.auth import get_user_model
 from django.contrib.auth.models import User
 from django.db.models import Count, Q, QuerySet, Sum
+from django.db.models.functions import Coalesce
 from django.utils import timezone
 
 from executors_app.plugins import UnknownPlugin, agent_type
@@ -111,16 +112,15 @@ def usage_report(user: User, days: int = DEFAULT_PERIOD, chosen: UsageFilter = A
     since = until - timedelta(days=days - 1)
     rows = _rows(user, days, chosen)
     by_day = _sums(rows, "day")
-    by_agent, by_member, by_task = (_sums(rows, name) for name in ("agent_type", "member_id", "task_id"))
     dates = [since + timedelta(days=number) for number in range(days)]
     return UsageReport(
         since=since,
         until=until,
         total=add_usage(list(by_day.values())),
         days=[UsageGroup(day, day.isoformat(), by_day.get(day, Usage())) for day in dates],
-        agents=_groups(by_agent, _agent_titles, "agent"),
-        members=_groups(by_member, _member_names, "member"),
-        tasks=_groups(by_task, partial(_task_titles, user), "task"),
+        agents=_groups(rows, "agent_type", _agent_titles, "agent"),
+        members=_groups(rows, "member_id", _member_names, "member"),
+        tasks=_groups(rows, "task_id", partial(_task_titles, user), "task"),
     )
 
 
@@ -190,16 +190,20 @@ def _usage(sums: Mapping[str, Any]) -> Usage:
     )
 
 
-def _groups(found: Mapping[Any, Usage], name_them: Namer, unit: str) -> list[UsageGroup]:
-    """Return the groups that used most first; those beyond the limit are one group."""
-    ordered = sorted(found.items(), key=lambda item: (-item[1].tokens, -item[1].turns, str(item[0])))
-    listed, others = ordered[:MOST_ROWS], ordered[MOST_ROWS:]
-    names = name_them([key for key, _ in listed])
-    groups = [UsageGroup(key, names[key], usage) for key, usage in listed]
-    if others:
-        groups.append(
-            UsageGroup(None, count_text(len(others), f"other {unit}"), add_usage([part for _, part in others]))
-        )
+def _groups(rows: QuerySet[TurnUsage], column: str, name_them: Namer, unit: str) -> list[UsageGroup]:
+    """Return the groups that used most first; those beyond the limit are one group, which the database sums."""
+    by_use = rows.order_by().values(column).annotate(tokens_sum=Coalesce(Sum("tokens"), 0), turns=Count("turn_id"))
+    most = by_use.order_by("-tokens_sum", "-turns", column).values_list(column, flat=True)
+    keys = list(most[: MOST_ROWS + 1])
+    listed, names = keys[:MOST_ROWS], name_them(keys[:MOST_ROWS])
+    in_list = Q(**{f"{column}__in": [key for key in listed if key is not None]})
+    if None in listed:
+        in_list |= Q(**{column: None})
+    usages = _sums(rows.filter(in_list), column)
+    groups = [UsageGroup(key, names[key], usages[key]) for key in listed if key in usages]
+    if len(keys) > MOST_ROWS:
+        number = by_use.count() - len(listed)
+        groups.append(UsageGroup(None, count_text(number, f"other {unit}"), _whole(rows.filter(~in_list))))
     return groups
 
 

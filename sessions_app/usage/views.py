@@ -188,7 +188,7 @@ def _tables(report: UsageReport, query: QueryDict) -> list[UsageTable]:
         _table("agents", "By agent", "agent", report.agents, query),
         _table("members", "By member", "member", report.members, query),
         _table("tasks", "By task", "task", report.tasks, query),
-        _table("by-day", "By day", "day", used_days, query),
+        _table("by-day", f"By day, {timezone.get_default_timezone_name()}", "day", used_days, query),
     ]
 
 

@@ -113,7 +113,8 @@ def found() -> set[tuple[str, str]]:
 
 
 def test_no_number_stands_before_a_plural_that_may_be_wrong(found: set[tuple[str, str]]) -> None:
-    assert found - EXCEPTIONS.keys() == set()
+    wrong = found - EXCEPTIONS.keys()
+    assert wrong == set(), "use plural or count_text, or pluralize in a template"
 
 
 def test_exceptions_exist(found: set[tuple[str, str]]) -> None:

@@ -97,6 +97,13 @@ def test_each_row_leads_to_its_turns_and_these_to_their_sessions(ada: Client, wo
     assert (row[2], row[3], row[4]) == ("Claude Code", "ada", "7 tokens")
 
 
+def test_days_are_labelled_with_their_zone(ada: Client, world: World) -> None:
+    used(world.task(), tokens=7)
+    page = ada.get("/usage/").text
+    assert "By day, UTC" in page
+    assert re.search(r"to \d+ \w+ \d{4}, UTC\.", page)
+
+
 def test_turn_of_a_deleted_session_has_no_link(ada: Client, world: World) -> None:
     used(world.task("Count the fish"), tokens=7)
     [row] = rows_of(ada.get("/usage/").text, "turns")
@@ -124,17 +131,30 @@ def test_deleted_task_and_account_keep_their_figures_without_a_name(ada: Client,
 
 def test_number_of_queries_does_not_grow_and_lists_have_an_end(ada: Client, world: World) -> None:
     used(world.task(), tokens=1)
-    ada.get("/usage/")
-    with CaptureQueriesContext(connection) as few:
+    numbers = []
+    for begin, end in ((0, 60), (60, 120)):
+        for number in range(begin, end):
+            used(world.task(f"Task {number}"), days_ago=number % 20, tokens=number, agent_type=f"agent-{number}")
         ada.get("/usage/")
-    for number in range(60):
-        used(world.task(f"Task {number}"), days_ago=number % 20, tokens=number, agent_type=f"agent-{number}")
-    with CaptureQueriesContext(connection) as many:
-        page = ada.get("/usage/").text
-    assert len(many) == len(few)
-    rows = rows_of(page, "tasks")
-    assert (len(rows), rows[-1][0]) == (51, "11 other tasks")
-    assert sum(int(row[1].split()[0]) for row in rows) == 1 + sum(range(60))
+        with CaptureQueriesContext(connection) as queries:
+            page = ada.get("/usage/").text
+        numbers.append(len(queries))
+        rows = rows_of(page, "tasks")
+        assert (len(rows), rows[-1][0]) == (51, f"{end - 49} other tasks")
+        assert sum(int(row[1].split()[0].replace(",", "")) for row in rows) == 1 + sum(range(end))
+    assert numbers[0] == numbers[1]
+
+
+def test_members_that_are_not_known_are_in_the_sum_of_others(ada: Client, world: World) -> None:
+    task = world.task()
+    for number in range(50):
+        used(task, member_id=10**6 + number, tokens=10 + number)
+    used(task, tokens=3)
+    rows = rows_of(ada.get("/usage/").text, "members")
+    assert (len(rows), rows[-1][:2]) == (51, ("1 other member", "3 tokens"))
+    used(task, tokens=1000)
+    rows = rows_of(ada.get("/usage/").text, "members")
+    assert (rows[0][:2], rows[-1][:2]) == (("Nobody known", "1,003 tokens"), ("1 other member", "10 tokens"))
 
 
 def test_session_and_task_page_show_their_sum_and_lead_to_the_page(ada: Client, world: World) -> None:
