@@ -102,6 +102,8 @@ _MAX_LOAD: Final = 600.0
 
 USAGE_LIMIT: Final = "usage_limit"
 """Code of a turn that ended because the agent has used up what its provider allows it for a time."""
+CREDIT_EXHAUSTED: Final = "credit_exhausted"
+"""Code of a turn that ended because the account has to be paid: no time ends that."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +111,8 @@ class FailureMessage:
     """A failure that an agent reports as the whole text of a turn, which then ends as if it were completed."""
 
     code: str
-    """Code of the failed turn: ``usage_limit``, ``auth_required``, or ``agent_error`` for an error of the provider."""
+    """Code of the failed turn: ``usage_limit``, ``credit_exhausted``, ``auth_required``, or ``agent_error`` for another
+    error of the provider."""
     pattern: str
     """Regular expression for the beginning of the text, without regard to case; apostrophes are straight."""
     samples: Sequence[str]
@@ -224,7 +227,7 @@ COMMON_FAILURE_MESSAGES: Final = (
         ),
     ),
     FailureMessage(
-        USAGE_LIMIT,
+        CREDIT_EXHAUSTED,
         r"(?:error: )?(?:(?:your account has )?insufficient[_ ](?:quota|credits?|balance|funds)(?: to continue)?"
         r"|payment required"
         r"|your (?:[\w-]+ ){0,2}(?:trial|subscription|plan) (?:has )?(?:ended|expired)"

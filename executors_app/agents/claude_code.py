@@ -6,7 +6,7 @@ Unless noted, the samples are strings of the program itself: Claude Code 2.1.318
 
 from typing import Final
 
-from executors_app.agents import USAGE_LIMIT, FailureMessage
+from executors_app.agents import CREDIT_EXHAUSTED, USAGE_LIMIT, FailureMessage
 
 FAILURE_MESSAGES: Final = (
     # The beginnings are those of ``USAGE_LIMIT_ERROR_PREFIXES`` in ``sdk.d.ts``.
@@ -54,7 +54,7 @@ FAILURE_MESSAGES: Final = (
         ),
     ),
     FailureMessage(
-        USAGE_LIMIT, r"credit balance (?:is )?too low\b", ("Credit balance is too low", "Credit balance too low ·")
+        CREDIT_EXHAUSTED, r"credit balance (?:is )?too low\b", ("Credit balance is too low", "Credit balance too low ·")
     ),
     FailureMessage(
         "auth_required",

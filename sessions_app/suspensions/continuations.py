@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from django.conf import settings
 from django.db import models
 
 from executors_app.plugins import UnknownPlugin, agent_type
 from sessions_app.kernel.models.session import TaskSession
 from sessions_app.kernel.rules.states import PromptKind, RunState
 from sessions_app.prompts.models import Prompt
-from sessions_app.suspensions.models import Suspension
-from sessions_app.suspensions.rules.suspension import Continuation, CutOffTurn, continuation
+from sessions_app.suspensions.models import Suspension, allowed_windows
+from sessions_app.suspensions.rules.suspension import Continuation, CutOffTurn, continuation, is_outage
 from sessions_app.turns.models import Turn
 
 
@@ -30,8 +29,15 @@ def decide_continuation(
 ) -> Continuation:
     """Return what happens to the turn of a suspension at its end, by the settings of this moment."""
     refuses_first = _refuses_first(session.agent_profile.agent_type)
-    turn = CutOffTurn(has_prompt, row.has_worked, refuses_first, row.windows, row.withdrawn_at is not None)
-    return continuation(turn, settings.KANDEV_CONTINUE_AT_RESET, by_user=by_user)
+    turn = CutOffTurn(
+        has_prompt,
+        row.has_worked,
+        refuses_first,
+        row.windows,
+        is_withdrawn=row.withdrawn_at is not None,
+        is_outage=is_outage(row.reason),
+    )
+    return continuation(turn, allowed_windows(row.reason), by_user=by_user)
 
 
 def find_cut_off_turn(session: TaskSession, newest: Turn | None) -> Suspension | None:

@@ -1,4 +1,4 @@
-"""Suspensions of a session: their beginning and their end."""
+"""Suspensions of a session: their beginning, a continuation that is cancelled, and their end."""
 
 from __future__ import annotations
 
@@ -8,16 +8,17 @@ from typing import Final
 
 from pydantic import Field
 
+from executors_app.agents import CREDIT_EXHAUSTED
 from sessions_app.attention.rules import notices
 from sessions_app.attention.rules.notices import AttentionKind
 from sessions_app.kernel.events.base import Event, Inbox
 from sessions_app.sessions.rules.situation_facts import Label
-from sessions_app.suspensions.rules.suspension import Continuation, SuspensionEnd
+from sessions_app.suspensions.rules.suspension import HEADLINES, Continuation, SuspensionEnd, headline, is_outage
 
 _END_LABELS: Final[Mapping[str, Label]] = {
-    SuspensionEnd.RESET: Label("The usage limit has ended", "busy"),
-    SuspensionEnd.USER: Label("Somebody let the session go on before the end of the usage limit", "busy"),
-    SuspensionEnd.REPEATED: Label("The agent reported a usage limit again", "ask"),
+    SuspensionEnd.RESET: Label("The time of the suspension is over", "busy"),
+    SuspensionEnd.USER: Label("Somebody let the session go on before the end of its suspension", "busy"),
+    SuspensionEnd.REPEATED: Label("The agent reported a limit or an outage again", "ask"),
     SuspensionEnd.OBSOLETE: Label("The session is no longer suspended", "off"),
 }
 
@@ -25,24 +26,42 @@ _END_LABELS: Final[Mapping[str, Label]] = {
 class Suspended(
     Event,
     name="session.suspended",
-    recorded_by="ingest, when an agent ends its turn because a usage limit is reached",
+    recorded_by="ingest, when a usage limit ends a turn, or an outage of the provider that outlasts the retries",
     audited=True,
-    timeline=Label("The agent’s usage limit is reached, so the session is suspended", "ask"),
+    timeline=Label("The session is suspended", "ask"),
     raises=(AttentionKind.SUSPENDED,),
 ):
     """A session is suspended."""
 
     suspension_id: str
     run_id: str
-    reason: str = Field(description="the code of the failed turn: `usage_limit`")
+    reason: str = Field(description=", ".join(f"`{reason}`" for reason in HEADLINES))
     until: str | None = Field(description="when the limit ends; null if the agent does not say so")
     zone: str = Field(description="the time zone that the agent named; empty if it named none")
     message: str = Field(description="what the agent said, at most 1,000 characters")
+    tries_at: str | None = Field(default=None, description="when the turn is tried again during an outage")
+
+    def timeline_label(self) -> Label:
+        """Say why."""
+        return Label(f"{headline(self.reason)}, so the session is suspended", "ask")
 
     def update_inbox(self, inbox: Inbox) -> None:
         """Say until when, and why."""
-        until = f"{datetime.fromisoformat(self.until):%Y-%m-%d %H:%M} UTC" if self.until else ""
-        inbox.raise_item(notices.suspended_notice(self.suspension_id, until, self.zone, self.message))
+        why = headline(self.reason)
+        if is_outage(self.reason):
+            notice = notices.outage_notice(self.suspension_id, why, _in_words(self.tries_at), self.message)
+        elif self.reason == CREDIT_EXHAUSTED and not self.until:
+            notice = notices.credit_notice(self.suspension_id, why, self.message)
+        else:
+            notice = notices.suspended_notice(self.suspension_id, _in_words(self.until), self.zone, self.message)
+        inbox.raise_item(notice)
+
+
+def _in_words(moment: str | None) -> str:
+    """Return a moment in words; empty if it is unknown."""
+    if moment is None:
+        return ""
+    return f"{datetime.fromisoformat(moment):%Y-%m-%d %H:%M} UTC"
 
 
 class ContinuationWithdrawn(
@@ -50,7 +69,7 @@ class ContinuationWithdrawn(
     name="session.suspension.withdrawn",
     recorded_by="a user who cancels the turn or stops the session while the limit lasts",
     audited=True,
-    timeline=Label("The turn is not continued when the usage limit ends", "off"),
+    timeline=Label("The turn is not continued when the suspension ends", "off"),
 ):
     """The turn that a limit has ended is not continued at its end."""
 

@@ -1,4 +1,4 @@
-"""The job of suspensions: let sessions go on whose usage limit has ended."""
+"""The job of suspensions: let sessions go on whose suspension is over."""
 
 from __future__ import annotations
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from executors_app.agents import USAGE_LIMIT
+from executors_app.agents import CREDIT_EXHAUSTED, USAGE_LIMIT
 from sessions_app.kernel.rules.states import RunState
 from sessions_app.models import SessionTransaction, Turn
 from sessions_app.stream.conversation import ConversationUpdate
@@ -14,13 +14,24 @@ from sessions_app.suspensions.services import suspend_after_turn
 
 
 def note_limit(
-    transaction: SessionTransaction, turn: Turn, line: Mapping[str, Any], conversation: ConversationUpdate
+    transaction: SessionTransaction,
+    turn: Turn,
+    line: Mapping[str, Any],
+    conversation: ConversationUpdate,
+    outage: str | None,
 ) -> None:
-    """Suspend the session if a usage limit has ended ``turn``; end its suspension if the turn was completed.
+    """Suspend the session if a limit or an outage has ended ``turn``; end its suspension if the turn was completed.
 
-    ``line`` is the journal line that reports the end of the turn.
+    Args:
+        transaction: of the session.
+        turn: the turn that has ended.
+        line: the journal line that reports its end.
+        conversation: what the agent has said and done.
+        outage: the ``ProviderTrouble`` that has ended it and has outlasted its retries.
     """
     if turn.state == RunState.COMPLETED:
         settle_suspension(transaction)
-    if line.get("code") == USAGE_LIMIT:
-        suspend_after_turn(transaction, turn, line, has_worked=conversation.has_called_tools_since(turn))
+    reason = outage or line.get("code")
+    if reason in (USAGE_LIMIT, CREDIT_EXHAUSTED) or outage:
+        has_worked = conversation.has_called_tools_since(turn)
+        suspend_after_turn(transaction, turn, line, reason=str(reason), has_worked=has_worked)

@@ -17,7 +17,15 @@ from sessions_app.kernel.models.session import TaskSession, choices
 from sessions_app.kernel.transactions import SessionTransaction
 from sessions_app.prompts.models import LIMIT_PREFIX, Prompt
 from sessions_app.suspensions.events import ContinuationWithdrawn, Suspended, SuspensionEnded
-from sessions_app.suspensions.rules.suspension import LONGEST_HOLD, Continuation, SuspensionEnd, wake_time
+from sessions_app.suspensions.rules.suspension import (
+    LONGEST_HOLD,
+    MOST_TRIES,
+    Continuation,
+    SuspensionEnd,
+    is_outage,
+    try_delay,
+    wake_time,
+)
 from sessions_app.turns.models import Turn
 
 MESSAGE_LIMIT = 1000
@@ -25,7 +33,7 @@ MESSAGE_LIMIT = 1000
 
 
 class Suspension(TeamModel):
-    """A time in which nothing is sent to a session's agent, because a usage limit is reached.
+    """A time in which nothing is sent to a session's agent: its limit is reached, or its provider is down.
 
     Releases without this table may delete what it refers to, so the database does not enforce these references.
     """
@@ -37,7 +45,7 @@ class Suspension(TeamModel):
     run = models.ForeignKey(Turn, models.CASCADE, related_name="suspensions", db_constraint=False)
     """The turn that the limit has ended."""
     reason = models.CharField(max_length=64)
-    """The code of the failed turn."""
+    """The code of a limit, or the ``ProviderTrouble`` of an outage."""
     message = models.CharField(max_length=MESSAGE_LIMIT, blank=True, default="")
     """What the agent said."""
     resets_at = models.DateTimeField(null=True, blank=True)
@@ -45,9 +53,9 @@ class Suspension(TeamModel):
     zone = models.CharField(max_length=64, blank=True, default="")
     """The time zone that the agent named; empty: none, so that ``resets_at`` is that of the control plane's zone."""
     wakes_at = models.DateTimeField(null=True, blank=True)
-    """When the session goes on by itself: a little later than the limit ends. None: never."""
+    """When the session goes on by itself: a little later than the limit ends, or the next try. None: never."""
     windows = models.PositiveIntegerField(default=0)
-    """How many limits in a row have ended the work of this turn before, after which it was continued by itself."""
+    """How many suspensions in a row, all limits or all outages, this work was continued after by itself before."""
     has_worked = models.BooleanField(default=True)
     """Whether the agent had used a tool in the turn."""
     withdrawn_at = models.DateTimeField(null=True, blank=True)
@@ -108,9 +116,10 @@ def begin_suspension(
     transaction: SessionTransaction, run: Turn, reset: LimitReset | None, *, reason: str, message: str, has_worked: bool
 ) -> Suspension:
     """Suspend a session whose turn a limit has ended; return the suspension. One that lasts ends as repeated."""
-    earlier = open_suspension(transaction.session.id) or _continued_before(transaction.session, run)
+    earlier = open_suspension(transaction.session.id) or _continued_before(transaction.session, run, reason)
     if earlier is not None and earlier.ended_at is None:
         end_suspension(transaction, earlier, SuspensionEnd.REPEATED, Continuation.NOTHING)
+    windows = earlier.windows + 1 if earlier is not None and earlier.ended_at is not None else 0
     row = Suspension.objects.create(
         session=transaction.session,
         run=run,
@@ -118,8 +127,8 @@ def begin_suspension(
         message=message.strip()[:MESSAGE_LIMIT],
         resets_at=reset.at if reset else None,
         zone=reset.zone if reset else "",
-        wakes_at=_wake_time(reset.at) if reset else None,
-        windows=earlier.windows + 1 if earlier is not None and earlier.ended_at is not None else 0,
+        wakes_at=_wake_time(transaction.at, reset, reason, windows),
+        windows=windows,
         has_worked=has_worked,
         began_at=transaction.at,
     )
@@ -131,26 +140,43 @@ def begin_suspension(
             until=row.resets_at.astimezone(UTC).isoformat() if row.resets_at else None,
             zone=row.zone,
             message=row.message,
+            tries_at=row.wakes_at.astimezone(UTC).isoformat() if row.wakes_at and is_outage(reason) else None,
         )
     )
     return row
 
 
-def _wake_time(reset_at: datetime) -> datetime:
+def allowed_windows(reason: str) -> int:
+    """Return how many suspensions for this reason in a row work is continued after by itself."""
+    if not is_outage(reason):
+        return int(settings.KANDEV_CONTINUE_AT_RESET)
+    return MOST_TRIES if settings.KANDEV_TURN_RETRIES else 0
+
+
+def _wake_time(now: datetime, reset: LimitReset | None, reason: str, windows: int) -> datetime | None:
+    """Return when the session goes on by itself: when the limit ends, or at the next try during an outage."""
+    if reset is not None:
+        ends_at = reset.at
+    elif is_outage(reason) and windows < allowed_windows(reason):
+        ends_at = now + try_delay(windows)
+    else:
+        return None
     suspended = Suspension.objects.filter(ended_at=None).count()
-    return wake_time(reset_at, suspended, random.random())  # noqa: S311  (no secret)
+    return wake_time(ends_at, suspended, random.random())  # noqa: S311  (no secret)
 
 
-def _continued_before(session: TaskSession, run: Turn) -> Suspension | None:
+def _continued_before(session: TaskSession, run: Turn, reason: str) -> Suspension | None:
     """Return the suspension at whose end the turn's work was continued by itself; None if a person has asked for it.
 
-    Retries and continue prompts that followed it belong to the same work.
+    Retries and continue prompts that followed it belong to the same work. Limits and outages are counted apart.
     """
     prompt = Prompt.objects.filter(session=session, message_id=run.message_id).first()
     while prompt is not None and prompt.by_id is None:
         suspension_id = prompt.message_id.removeprefix(LIMIT_PREFIX)
         if suspension_id != prompt.message_id:
-            return Suspension.objects.filter(session=session, id=suspension_id, end=SuspensionEnd.RESET).first()
+            found = Suspension.objects.filter(session=session, id=suspension_id, end=SuspensionEnd.RESET).first()
+            if found is None or is_outage(found.reason) == is_outage(reason):
+                return found
         prompt = prompt.predecessor
     return None
 

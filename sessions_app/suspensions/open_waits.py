@@ -6,18 +6,16 @@ from typing import Final
 
 from django.db.models import F
 
-from executors_app.agents import USAGE_LIMIT
 from sessions_app.attention.rules import notices
 from sessions_app.models import Suspension
-from sessions_app.sessions.rules.situation_facts import Label, humanize_code
+from sessions_app.sessions.rules.situation_facts import Label
+from sessions_app.suspensions.rules.suspension import headline
 from sessions_app.waits.rules.open_waits import Actor, WaitDetails
 from sessions_app.waits.sources import WaitSource
 
 
 def _describe(row: Suspension) -> WaitDetails:
-    reason = "The agent’s usage limit is reached."
-    if row.reason != USAGE_LIMIT:
-        reason = f"The agent’s turn has ended with an error that passes: {humanize_code(row.reason)}."
+    reason = f"{headline(row.reason)}."
     if row.wakes_at is None:
         return WaitDetails(Actor.PERSON, reason, "A prompt or “Go on now” ends it, once.")
     return WaitDetails(Actor.CLOCK, reason, "At the deadline the session goes on, once, as its policy says.")

@@ -1,4 +1,4 @@
-"""Suspend a session whose agent has reached a usage limit, and let it go on."""
+"""Suspend a session whose agent has reached a usage limit or whose provider is down, and let it go on."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from typing import Any, Final
 from django.contrib.auth.models import User
 from django.utils import timezone
 
-from executors_app.agents import USAGE_LIMIT
 from executors_app.agents.limit_resets import find_reset
 from sessions_app.accounts.authorization import may_write_session
 from sessions_app.kernel.guarded_jobs import guard_job
@@ -34,9 +33,10 @@ from sessions_app.suspensions.models import (
     end_suspension,
     open_suspension,
 )
-from sessions_app.suspensions.rules.suspension import Continuation, SuspensionEnd
+from sessions_app.suspensions.rules.suspension import Continuation, SuspensionEnd, is_outage
 from sessions_app.turns.models import was_cancelled
 from sessions_app.turns.rules.continuation import Interruption, retry_prompt
+from sessions_app.turns.rules.transient_errors import TROUBLE_SENTENCES
 
 BATCH: Final = 100
 """Sessions that one pass lets go on at most; the next pass follows within a second."""
@@ -44,15 +44,18 @@ _LIMIT_SENTENCE: Final = "A usage limit of yours was reached."
 
 
 def suspend_after_turn(
-    transaction: SessionTransaction, turn: Turn, line: Mapping[str, Any], *, has_worked: bool
+    transaction: SessionTransaction, turn: Turn, line: Mapping[str, Any], *, reason: str, has_worked: bool
 ) -> None:
-    """Suspend the session, because a usage limit has ended ``turn``, as the journal ``line`` reports."""
+    """Suspend the session, because of what has ended ``turn``, as the journal ``line`` reports.
+
+    ``reason`` is the code of a limit, or the ``ProviderTrouble`` of an outage.
+    """
     session = transaction.session
     if session.desired_state != DesiredState.RUNNING or session.state in TERMINAL_STATES:
         return
     message = str(line.get("message") or "")
     reset = find_reset(message, transaction.at, timezone.get_default_timezone())
-    begin_suspension(transaction, turn, reset, reason=USAGE_LIMIT, message=message, has_worked=has_worked)
+    begin_suspension(transaction, turn, reset, reason=reason, message=message, has_worked=has_worked)
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,7 +189,7 @@ def _give_again(
     text, files = failed.text, failed.attachments
     if kind is Continuation.CONTINUE:
         request = Interruption(transaction.session.task.title, _original_request(failed), ())
-        text = retry_prompt(request, _LIMIT_SENTENCE)
+        text = retry_prompt(request, TROUBLE_SENTENCES.get(row.reason, _LIMIT_SENTENCE))
     if row.has_worked:
         files = []  # it has them
     else:
@@ -197,6 +200,8 @@ def _give_again(
         kind=PromptKind.RETRY,
         by=by,
         attachments=files,
+        # A try during an outage is not retried within seconds: if it fails, the next one has its own time.
+        attempt=failed.attempt if is_outage(row.reason) else 0,
         trouble=row.reason,
         trouble_message=row.message,
     )

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from functools import cache
 from typing import Final
 
-from executors_app.agents import COMMON_FAILURE_MESSAGES, USAGE_LIMIT, FailureMessage
+from executors_app.agents import COMMON_FAILURE_MESSAGES, CREDIT_EXHAUSTED, USAGE_LIMIT, FailureMessage
 from executors_app.plugins import agent_types
 from executors_app.wire.protocol import Code, JournalKind
 from sessions_app.kernel.rules.states import CANCELLED_BY_AGENT, PROMPT, SESSION, WORK
@@ -18,7 +18,7 @@ from sessions_app.starts.outcomes import record_lost_conversation
 from sessions_app.stream.conversation import LEFT_OPEN, JournalLine, JournalUpdate
 from sessions_app.suspensions.journal import note_limit
 from sessions_app.turns import agent_turns
-from sessions_app.turns.retries import plan_retry, record_turn_failure
+from sessions_app.turns.retries import find_outage, plan_retry, record_turn_failure
 from sessions_app.turns.rules import transient_errors, turn_ends
 
 EMPTY_TURN_REASONS: dict[str, str] = {
@@ -29,7 +29,7 @@ EMPTY_TURN_REASONS: dict[str, str] = {
 """Codes and messages of turns that ended normally although the agent did nothing."""
 NOTHING_SHOWN: Final = "It has shown no output or action in this turn."
 """Added to the reason that an agent gives for the early end of such a turn."""
-CODES_WITHOUT_PROOF = frozenset({*EMPTY_TURN_REASONS, USAGE_LIMIT, Code.AGENT_BUSY.value})
+CODES_WITHOUT_PROOF = frozenset({*EMPTY_TURN_REASONS, USAGE_LIMIT, CREDIT_EXHAUSTED, Code.AGENT_BUSY.value})
 """Codes of failed turns that say nothing about whether the agent has its conversation."""
 
 
@@ -76,14 +76,14 @@ def fail_turn(update: JournalUpdate, line: JournalLine) -> None:
 
 
 def _with_limit_code(line: JournalLine) -> JournalLine:
-    """Return the line of a failed turn with the code of a usage limit if its error is one that does not pass soon."""
+    """Return the line of a failed turn with the code of its limit if its error is one that does not pass soon."""
     code, message = str(line.get("code") or ""), str(line.get("message") or "")
     if code != "agent_error" or transient_errors.transient_trouble(code, message) is not None:
         return line
     failure = turn_ends.find_failure_message(message, _failure_messages())
-    if failure is None or failure.code != USAGE_LIMIT:
+    if failure is None or failure.code not in (USAGE_LIMIT, CREDIT_EXHAUSTED):
         return line
-    return {**line, "code": USAGE_LIMIT}
+    return {**line, "code": failure.code}
 
 
 def _end_turn(update: JournalUpdate, line: JournalLine, move: str) -> None:
@@ -107,12 +107,13 @@ def _end_turn(update: JournalUpdate, line: JournalLine, move: str) -> None:
     transaction.move_run(move, reason=reason, stop_reason=_agent_stop_reason(line), **failure)
     if move != "cancel" and line.get("code") not in CODES_WITHOUT_PROOF:
         continuity.settle_pending_receipt(transaction, failed=is_failed)
-    retry = None
+    retry, outage = None, None
     if is_failed:
+        outage = find_outage(transaction, turn, prompt, line)
         retry = plan_retry(transaction, turn, prompt, line, conversation=conversation, tools=unfinished_tools)
     # A turn that is retried keeps the session working: whatever waits for its end continues to wait.
     move_if_legal(transaction, "turn_ended", work="begin" if retry else "rest")
-    note_limit(transaction, turn, line, conversation)
+    note_limit(transaction, turn, line, conversation, outage)
     if is_complete and not turn.message_id.startswith(verification.MEMORY_CHECK_PREFIX):
         # Not for a memory check: an agent that dies in each of its user's turns may still answer our own question
         # after each restart, and would never be given up.

@@ -81,6 +81,18 @@ def plan_retry(
     return row
 
 
+def find_outage(
+    transaction: SessionTransaction, run: Turn, failed: Prompt | None, line: Mapping[str, Any]
+) -> transient_errors.ProviderTrouble | None:
+    """Return the error of the provider that has ended ``run`` and has outlasted all retries; None for another end.
+
+    None after a user's cancel or stop, too.
+    """
+    if failed is None or not _is_wanted(transaction.session, run) or failed.attempt < settings.KANDEV_TURN_RETRIES:
+        return None
+    return transient_errors.transient_trouble(str(line.get("code") or ""), str(line.get("message") or ""))
+
+
 def explain_failure(session: TaskSession, code: str, message: str) -> str:
     """Explain to people a start or turn that failed with ``code``; ``message`` if there is nothing to add."""
     if code not in EXPLAINED_CODES:
@@ -142,6 +154,7 @@ def _may_retry(transaction: SessionTransaction, run: Turn, failed: Prompt) -> bo
 
 
 def _is_wanted(session: TaskSession, run: Turn) -> bool:
+    """Whether nobody has stopped the session or cancelled the turn."""
     wanted = session.desired_state == DesiredState.RUNNING and SESSION.allows(session.state, "turn_ended")
     return wanted and not was_cancelled(run)
 

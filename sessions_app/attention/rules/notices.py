@@ -51,7 +51,7 @@ class AttentionKind(StrEnum):
     CANCEL_IGNORED = "cancel_ignored"
     """The agent was asked to cancel its turn and continues it."""
     SUSPENDED = "suspended"
-    """The agent’s usage limit is reached, and nothing is sent to it until the limit ends."""
+    """The agent’s usage limit is reached, or its provider is down: the session waits until that ends."""
     BUDGET = "budget"
     """A budget is used up, and no further prompt is sent."""
     OUTPUT_LIMIT = "output_limit"
@@ -466,6 +466,36 @@ def suspended_notice(suspension_id: str, until: str, zone: str, message: str) ->
         HEADLINES[Code.SUSPENDED],
         text(f"{ends}{assumed}. The agent says: ", quote(message)),
         step,
+    )
+
+
+def outage_notice(suspension_id: str, headline: str, tries_at: str, message: str) -> Notice:
+    """Return the notice of a session whose provider has failed for longer than its turn was retried.
+
+    ``tries_at`` is when the turn is tried again, in words; empty: never by itself.
+    """
+    why = "The turn was retried without success, and is not tried again automatically"
+    step = "Open the session and let it go on when the provider works again, or send another prompt."
+    if tries_at:
+        why = f"The turn was retried without success, and is tried again {tries_at}"
+        step = "Wait: prompts in the queue are sent after it. Or open the session and let it go on now."
+    return Notice(
+        AttentionKind.SUSPENDED,
+        suspended_key(suspension_id),
+        headline,
+        text(f"{why}. The agent says: ", quote(message)),
+        step,
+    )
+
+
+def credit_notice(suspension_id: str, headline: str, message: str) -> Notice:
+    """Return the notice of a session whose agent's account has to be paid."""
+    return Notice(
+        AttentionKind.SUSPENDED,
+        suspended_key(suspension_id),
+        headline,
+        text("Somebody has to add credit, and no time ends that. The agent says: ", quote(message)),
+        "Add credit at the provider, then open the session and let it go on, or send another prompt.",
     )
 
 

@@ -355,7 +355,7 @@ class StatusSerializer(serializers.Serializer[Any]):
         help_text="Since when the agent has ignored a request to cancel its turn; null if it does not.",
     )
     suspension = SuspensionSerializer(
-        allow_null=True, help_text="The agent's usage limit is reached; null if it is not."
+        allow_null=True, help_text="Its usage limit is reached or its provider is down; null if neither."
     )
     cut_off_turn = CutOffTurnSerializer(
         allow_null=True,

@@ -53,7 +53,7 @@ class BudgetHoldStatus(TypedDict):
 
 
 class SuspensionStatus(TypedDict):
-    """A usage limit of the agent, during which nothing is sent to it."""
+    """A usage limit of the agent or an outage of its provider, during which nothing is sent to it."""
 
     id: str
     reason: str

@@ -139,7 +139,7 @@ LABELS: Final[Mapping[Code, Label]] = {
     Code.START_QUEUE: Label("Waiting to start", "busy"),
     Code.BACKING_OFF: Label("Restart scheduled", "ask"),
     Code.OVERDUE: Label("Prompt overdue", "ask"),
-    Code.SUSPENDED: Label("Usage limit", "ask"),
+    Code.SUSPENDED: Label("Suspended", "ask"),
     Code.BUDGET: Label("Over budget", "ask"),
     Code.RETRYING: Label("Retrying", "busy"),
     Code.CANCEL_IGNORED: Label("Ignores cancel", "ask"),
@@ -287,7 +287,9 @@ class SituationFacts:
     """A failed turn is about to be retried."""
     retry: Retry | None = None
     suspended: bool = False
-    """Its usage limit is reached."""
+    """Its usage limit is reached, or its provider is down."""
+    suspension_reason: str = ""
+    """The code of the limit or the outage; empty in lists."""
     suspended_until: datetime | None = None
     """When the session goes on by itself; None: not known, or a list did not load it."""
     suspension_message: str = ""

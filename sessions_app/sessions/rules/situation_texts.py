@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Final
 
+from executors_app.agents import CREDIT_EXHAUSTED, USAGE_LIMIT
 from sessions_app.agents.rules.agent_programs import RETRY_SENTENCE
 from sessions_app.kernel.rules.states import SessionState, WorkState
 from sessions_app.kernel.rules.wording import as_sentence, plural
@@ -26,7 +27,8 @@ from sessions_app.sessions.rules.situation_facts import (
     SituationFacts,
     state_label,
 )
-from sessions_app.suspensions.rules.suspension import Continuation
+from sessions_app.suspensions.rules.suspension import Continuation, headline
+from sessions_app.turns.rules.transient_errors import TROUBLE_SENTENCES
 
 Facts = SituationFacts
 Describe = Callable[[Facts], Situation]
@@ -265,14 +267,22 @@ _CONTINUATIONS: Final[Mapping[str, str]] = {
     Continuation.CONTINUE: "The agent is then asked to continue its turn.",
     Continuation.WITHDRAWN: "Its turn is not continued.",
 }
+_WITHOUT_END: Final[Mapping[str, str]] = {
+    USAGE_LIMIT: "Send a prompt when the limit has ended, or go on now.",
+    CREDIT_EXHAUSTED: "Add credit at the provider, then go on or send a prompt.",
+    **dict.fromkeys(
+        TROUBLE_SENTENCES, "The turn was tried many times. Go on or send a prompt when the provider works."
+    ),
+}
 _CANCELLABLE: Final = frozenset({Continuation.AGAIN, Continuation.CONTINUE})
 
 
 def suspended(f: Facts) -> Situation:
-    """Describe a session whose agent has reached a usage limit."""
-    text, step = f"{HEADLINES[Code.SUSPENDED]}.", "Send a prompt when the limit has ended, or go on now."
+    """Describe a session whose agent has reached a usage limit, or whose provider is down."""
+    why = headline(f.suspension_reason)
+    text, step = f"{why}.", _WITHOUT_END.get(f.suspension_reason, _WITHOUT_END[USAGE_LIMIT])
     if f.suspended_until is not None:
-        text = f"{HEADLINES[Code.SUSPENDED]}. Nothing is sent to it before {f.suspended_until:%Y-%m-%d %H:%M:%S} UTC."
+        text = f"{why}. Nothing is sent to the agent before {f.suspended_until:%Y-%m-%d %H:%M:%S} UTC."
         step = f"Prompts that you send now wait until then. {_CONTINUATIONS.get(f.continuation, '')}".strip()
     message = as_sentence(f.suspension_message)
     if message:
@@ -292,7 +302,7 @@ def suspended(f: Facts) -> Situation:
 
 def cut_off(f: Facts) -> Situation:
     """Describe a turn that a limit has ended, which is over, and that nothing continues."""
-    text = "A usage limit had ended the last turn. The limit is over, and nothing continues the turn automatically."
+    text = "The last turn was cut off by a limit that is over. Nothing continues the turn automatically."
     if f.cut_off_has_worked:
         step = "Continue the turn, or send another prompt."
         return Situation(Code.CUT_OFF, "info", text, step, "continue_turn")

@@ -88,7 +88,7 @@ def _has_given_up(f: situation_texts.Facts) -> bool:
 
 
 def _waits_for_limit(f: situation_texts.Facts) -> bool:
-    """Whether a usage limit keeps the session at rest. Without a known end, a prompt is an attempt, and may run."""
+    """Whether a limit or an outage keeps it at rest. Without a known end, a prompt is an attempt, and may run."""
     return f.suspended and f.desired_state != DesiredState.STOPPED and f.last_run_state not in OPEN_RUN_STATES
 
 

@@ -199,6 +199,7 @@ def situation_facts(
         suspended=status.suspension is not None,
         suspended_until=_parse_time(status.suspension["until"]) if status.suspension else None,
         suspension_message=status.suspension["message"] if status.suspension else "",
+        suspension_reason=status.suspension["reason"] if status.suspension else "",
         continuation=status.suspension["continuation"] if status.suspension else "",
         cut_off=status.cut_off_turn is not None,
         cut_off_has_worked=bool(status.cut_off_turn and status.cut_off_turn["has_worked"]),

@@ -8,10 +8,12 @@ from sessions_app.suspensions.rules.suspension import Continuation
 
 
 class SuspensionSerializer(serializers.Serializer):  # type: ignore[type-arg]
-    """A usage limit of the agent, during which nothing is sent to it."""
+    """A usage limit of the agent or an outage of its provider, during which nothing is sent to it."""
 
     id = serializers.UUIDField()
-    reason = serializers.CharField(help_text="The code of the turn that the limit has ended: `usage_limit`.")
+    reason = serializers.CharField(
+        help_text="`usage_limit`, `credit_exhausted`, or the code of a provider's error that outlasts the retries."
+    )
     message = serializers.CharField(help_text="What the agent said.")
     since = serializers.DateTimeField()
     resets_at = serializers.DateTimeField(
@@ -21,7 +23,8 @@ class SuspensionSerializer(serializers.Serializer):  # type: ignore[type-arg]
         help_text="The time zone that the agent named; empty if it named none, and the time is one of this server."
     )
     until = serializers.DateTimeField(
-        allow_null=True, help_text="When the session goes on by itself, a little later than the limit ends."
+        allow_null=True,
+        help_text="When the session goes on by itself: after the end of the limit, or at the next try.",
     )
     continuation = serializers.ChoiceField(
         choices=[kind.value for kind in Continuation],
@@ -34,7 +37,7 @@ class CutOffTurnSerializer(serializers.Serializer):  # type: ignore[type-arg]
 
     suspension_id = serializers.UUIDField()
     message_id = serializers.CharField(help_text="Of the prompt that was refused.")
-    reason = serializers.CharField(help_text="The code of the turn: `usage_limit`.")
+    reason = serializers.CharField(help_text="As of the suspension.")
     message = serializers.CharField(help_text="What the agent said.")
     has_worked = serializers.BooleanField(
         help_text="Whether the agent had used a tool: it is then asked to continue, else it gets the prompt once more."

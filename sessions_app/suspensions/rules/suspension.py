@@ -1,13 +1,17 @@
-"""Whether and when a session goes on after a usage limit (pure)."""
+"""Whether and when a session goes on after a usage limit, or during an outage of its provider (pure)."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Final
 
+from executors_app.agents import CREDIT_EXHAUSTED, USAGE_LIMIT
 from executors_app.agents.limit_resets import MOST
+from sessions_app.sessions.rules.situation_facts import humanize_code
+from sessions_app.turns.rules.transient_errors import TROUBLE_SENTENCES
 
 FIRST_PAUSE: Final = timedelta(seconds=5)
 """Time between the end of a limit and the first session that goes on: clocks differ a little."""
@@ -17,6 +21,37 @@ PER_SESSION: Final = timedelta(seconds=1)
 """What each further session adds to it."""
 LONGEST_HOLD: Final = MOST + timedelta(days=1)
 """No session waits longer; a later time was written under a wrong clock, and counts as past."""
+
+
+TRY_DELAYS: Final = tuple(timedelta(minutes=minutes) for minutes in (5, 10, 20, 40, 60))
+"""Delays before the first, second, … try during an outage that has outlasted the retries; the last one repeats."""
+MOST_TRIES: Final = 28
+"""Tries during an outage, together about a day; then a person decides."""
+
+HEADLINES: Final[Mapping[str, str]] = {
+    USAGE_LIMIT: "The agent’s usage limit is reached",
+    CREDIT_EXHAUSTED: "The agent’s account has no credit left",
+    **{trouble: sentence.removesuffix(".") for trouble, sentence in TROUBLE_SENTENCES.items()},
+}
+"""Why a session is suspended, in words."""
+
+
+def headline(reason: str) -> str:
+    """Return why a session is suspended; that of a limit where a list has not loaded the reason."""
+    if not reason:
+        return HEADLINES[USAGE_LIMIT]
+    # A reason of another version is named as it is.
+    return HEADLINES.get(reason) or f"The agent’s turn has ended with an error that passes: {humanize_code(reason)}"
+
+
+def is_outage(reason: str) -> bool:
+    """Whether the reason of a suspension is an outage of the provider, whose end nobody knows."""
+    return reason in TROUBLE_SENTENCES
+
+
+def try_delay(tries: int) -> timedelta:
+    """Return the delay before the next try during an outage, after ``tries`` that have failed."""
+    return TRY_DELAYS[min(tries, len(TRY_DELAYS) - 1)]
 
 
 class SuspensionEnd(StrEnum):
@@ -59,6 +94,8 @@ class CutOffTurn:
     """How many limits in a row have ended its work before, after each of which it was continued by itself."""
     is_withdrawn: bool = False
     """Whether somebody has cancelled it while the limit lasted."""
+    is_outage: bool = False
+    """Whether the provider was down: then it is tried like every turn that is retried after an error that may pass."""
 
 
 def continuation(turn: CutOffTurn, windows: int, *, by_user: bool) -> Continuation:
@@ -66,7 +103,7 @@ def continuation(turn: CutOffTurn, windows: int, *, by_user: bool) -> Continuati
 
     Args:
         turn: the turn that the limit has ended.
-        windows: after how many limits in a row work continues by itself (``KANDEV_CONTINUE_AT_RESET``); 0: never.
+        windows: after how many suspensions in a row work continues by itself; 0: never.
         by_user: somebody has asked for it, so that no policy is needed.
     """
     if not turn.has_prompt:
@@ -74,11 +111,11 @@ def continuation(turn: CutOffTurn, windows: int, *, by_user: bool) -> Continuati
     if turn.is_withdrawn and not by_user:
         return Continuation.WITHDRAWN
     allowed = windows
-    if turn.refuses_first and not turn.has_worked:
+    if turn.refuses_first and not turn.has_worked and not turn.is_outage:
         allowed = max(windows, 1)  # nothing can happen twice, so once is safe without a policy
     if not by_user and turn.windows >= allowed:
         return Continuation.NOTHING
-    is_safe = turn.refuses_first or by_user
+    is_safe = turn.refuses_first or turn.is_outage or by_user
     if turn.has_worked or not is_safe:
         return Continuation.CONTINUE  # an agent may work without tools, so it is told to look first
     return Continuation.AGAIN

@@ -13,7 +13,7 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Final
 
-from executors_app.agents import USAGE_LIMIT
+from executors_app.agents import CREDIT_EXHAUSTED, USAGE_LIMIT
 from executors_app.wire.protocol import Code
 from sessions_app.agents.rules.agent_programs import LOGGED_OUT
 
@@ -59,7 +59,7 @@ class Retry:
             return "The agent is working on its own and did not take the prompt. It is sent again when that work ends."
         if self.trouble == LOGGED_OUT:
             return "A login has ended. The prompt is sent again."
-        if self.trouble == USAGE_LIMIT:
+        if self.trouble in (USAGE_LIMIT, CREDIT_EXHAUSTED):
             return "The turn that a usage limit has ended is continued."
         when = "soon"
         if self.at:
@@ -77,6 +77,7 @@ NON_PROVIDER_CODES: Final = frozenset(
         LOGGED_OUT,
         "context_mismatch",
         "conversation_closed",
+        CREDIT_EXHAUSTED,
         "disk_failing",
         "disk_full",
         "internal_error",
