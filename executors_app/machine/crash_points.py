@@ -22,6 +22,7 @@ PROCESSES: Final = {
     "usage": ("supervisor", "recover_sessions"),
     "budget": ("supervisor", "recover_sessions"),
     "schedule": ("worker",),
+    "suspension": ("supervisor",),
     "agentctl": ("agentctl",),
 }
 """The kinds of process that reach a point, by the first part of its name."""
@@ -87,6 +88,10 @@ POINT_NAMES: Final = (
     "schedule.run_written",
     "schedule.run_committed",
     "schedule.slot_moved",
+    # suspensions
+    "suspension.begun",
+    "suspension.continued",
+    "suspension.committed",
     # the sweep
     "sweep.decided",
     "sweep.leftovers_ended",

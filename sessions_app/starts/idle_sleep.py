@@ -194,6 +194,7 @@ def _has_open_requests(session: TaskSession) -> bool:
         or _has_prompt_to_send(session)
         or session.intents.filter(done_at=None).exists()
         or session.permissions.filter(state=PermissionState.PENDING).exists()
+        or session.suspensions.filter(ended_at=None, waits_by_itself=True).exists()
     )
 
 

@@ -35,6 +35,7 @@ def decide_continuation(
         refuses_first,
         row.windows,
         is_withdrawn=row.withdrawn_at is not None,
+        waits_by_itself=row.waits_by_itself,
         is_outage=is_outage(row.reason),
     )
     return continuation(turn, allowed_windows(row.reason), by_user=by_user)

@@ -23,6 +23,10 @@ _END_LABELS: Final[Mapping[str, Label]] = {
 }
 
 
+_LEFT_TO_OTHERS: Final = frozenset({Continuation.NOTHING, Continuation.AGENT})
+"""What Kandev does not continue: if nobody else has, a review is asked for."""
+
+
 class Suspended(
     Event,
     name="session.suspended",
@@ -101,5 +105,5 @@ class SuspensionEnded(
     def update_inbox(self, inbox: Inbox) -> None:
         """Settle the item about it; ask for a review of a turn that nothing continues."""
         inbox.resolve(self.reason, key=notices.suspended_key(self.suspension_id))
-        if self.reason == SuspensionEnd.RESET and self.continuation == Continuation.NOTHING:
+        if self.reason == SuspensionEnd.RESET and self.continuation in _LEFT_TO_OTHERS:
             inbox.work_ends()

@@ -58,6 +58,8 @@ class Suspension(TeamModel):
     """How many suspensions in a row, all limits or all outages, this work was continued after by itself before."""
     has_worked = models.BooleanField(default=True)
     """Whether the agent had used a tool in the turn."""
+    waits_by_itself = models.BooleanField(default=False)
+    """Whether the agent has said that it waits, and goes on by itself: then it does not sleep."""
     withdrawn_at = models.DateTimeField(null=True, blank=True)
     """When somebody decided that the turn is not continued; None: the policy decides."""
     began_at = models.DateTimeField(default=timezone.now, editable=False)
@@ -113,7 +115,14 @@ def due_suspensions() -> models.QuerySet[Suspension]:
 
 
 def begin_suspension(
-    transaction: SessionTransaction, run: Turn, reset: LimitReset | None, *, reason: str, message: str, has_worked: bool
+    transaction: SessionTransaction,
+    run: Turn,
+    reset: LimitReset | None,
+    *,
+    reason: str,
+    message: str,
+    has_worked: bool,
+    waits_by_itself: bool = False,
 ) -> Suspension:
     """Suspend a session whose turn a limit has ended; return the suspension. One that lasts ends as repeated."""
     earlier = open_suspension(transaction.session.id) or _continued_before(transaction.session, run, reason)
@@ -130,6 +139,7 @@ def begin_suspension(
         wakes_at=_wake_time(transaction.at, reset, reason, windows),
         windows=windows,
         has_worked=has_worked,
+        waits_by_itself=waits_by_itself,
         began_at=transaction.at,
     )
     transaction.record_event(

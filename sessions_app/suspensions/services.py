@@ -12,6 +12,8 @@ from django.contrib.auth.models import User
 from django.utils import timezone
 
 from executors_app.agents.limit_resets import find_reset
+from executors_app.agents.own_waits import find_own_wait
+from executors_app.machine import crash_points
 from sessions_app.accounts.authorization import may_write_session
 from sessions_app.kernel.guarded_jobs import guard_job
 from sessions_app.kernel.rules.states import (
@@ -54,8 +56,17 @@ def suspend_after_turn(
     if session.desired_state != DesiredState.RUNNING or session.state in TERMINAL_STATES:
         return
     message = str(line.get("message") or "")
-    reset = find_reset(message, transaction.at, timezone.get_default_timezone())
-    begin_suspension(transaction, turn, reset, reason=reason, message=message, has_worked=has_worked)
+    local = timezone.get_default_timezone()
+    begin_suspension(
+        transaction,
+        turn,
+        find_reset(message, transaction.at, local),
+        reason=reason,
+        message=message,
+        has_worked=has_worked,
+        waits_by_itself=not is_outage(reason) and find_own_wait(message, transaction.at, local) is not None,
+    )
+    crash_points.reached("suspension.begun", session.id)
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,6 +149,8 @@ def _end_at_reset(suspension_id: uuid.UUID, session_id: uuid.UUID) -> bool:
         if failed is not None and _needs_person(row, failed):
             failed = None
         _go_on(transaction, row, SuspensionEnd.RESET, failed)
+        crash_points.reached("suspension.continued", session_id)
+    crash_points.reached("suspension.committed", session_id)
     return True
 
 

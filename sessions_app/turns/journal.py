@@ -7,6 +7,7 @@ from functools import cache
 from typing import Final
 
 from executors_app.agents import COMMON_FAILURE_MESSAGES, CREDIT_EXHAUSTED, USAGE_LIMIT, FailureMessage
+from executors_app.agents.own_waits import find_own_wait
 from executors_app.plugins import agent_types
 from executors_app.wire.protocol import Code, JournalKind
 from sessions_app.kernel.rules.states import CANCELLED_BY_AGENT, PROMPT, SESSION, WORK
@@ -133,9 +134,15 @@ def _failure_of(update: JournalUpdate, line: JournalLine) -> tuple[str, str] | N
     if not isinstance(text, str):
         return None
     failure = turn_ends.find_failure_message(text, _failure_messages())
-    if failure is None:
+    if failure is None or _goes_on_after_wait(update, text):
         return None
     return failure.code, text.strip()
+
+
+def _goes_on_after_wait(update: JournalUpdate, text: str) -> bool:
+    """Whether an agent has reported a limit, waited for its end by itself, and then said more."""
+    wait = find_own_wait(text, update.transaction.at)
+    return wait is not None and bool(text[wait.end :].strip())
 
 
 def _empty_turn_failure(update: JournalUpdate, line: JournalLine) -> tuple[str, str] | None:

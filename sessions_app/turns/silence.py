@@ -15,6 +15,7 @@ from django.conf import settings
 from django.db.models import Exists, OuterRef, Q, Subquery
 from django.utils import timezone
 
+from executors_app.agents.own_waits import find_own_wait
 from sessions_app.events import names_of
 from sessions_app.kernel.guarded_jobs import guard_job
 from sessions_app.kernel.rules.states import (
@@ -45,6 +46,10 @@ from sessions_app.turns.events import RunCancelIgnored, RunEvent, RunStalled
 log = logging.getLogger(__name__)
 IGNORED_AFTER: Final = timedelta(seconds=30)
 """How long a turn may outlive its cancel; agents that obey end it within seconds."""
+LONGEST_OWN_WAIT: Final = timedelta(hours=24)
+"""How long an agent that waits by itself may be silent if it does not say until when."""
+AFTER_OWN_WAIT: Final = timedelta(minutes=10)
+"""How long after the end of its wait it may still be silent."""
 DELIVERED_OUTCOME: Final = "done"
 """Outcome of a cancel intent that agentctl has passed on to the agent."""
 
@@ -167,7 +172,22 @@ def _record_stall(run: Turn, since_output: datetime, lease: Lease) -> bool:
     with session_transaction(run.session_id, lease) as transaction:
         if transaction.open_turn is None or transaction.open_turn.id != run.id:
             return False
+        conversation = ConversationUpdate(transaction)
+        if _waits_by_itself(conversation.answer_to(transaction.open_turn), since_output):
+            return False
         transaction.set_fields(stalled_since=since_output)
-        tools = ConversationUpdate(transaction).unfinished_tools()
+        tools = conversation.unfinished_tools()
         transaction.record_event(RunStalled(run_id=str(run.id), since=since_output.isoformat(), unfinished_tools=tools))
     return True
+
+
+def _waits_by_itself(said: str, since: datetime) -> bool:
+    """Whether the agent has said that it waits for the end of a limit, which has not ended long ago.
+
+    ``said`` is what it has said in its open turn, and ``since`` when it said the last of it.
+    """
+    wait = find_own_wait(said, since, timezone.get_default_timezone())
+    if wait is None or said[wait.end :].strip():
+        return False
+    until = wait.until or since + LONGEST_OWN_WAIT
+    return timezone.now() < until + AFTER_OWN_WAIT

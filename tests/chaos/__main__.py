@@ -12,6 +12,7 @@ from pathlib import Path
 
 from executors_app.machine.crash_points import POINT_NAMES, processes_of
 from tests import postgresql
+from tests.chaos import limit_drill
 from tests.chaos.behaviours import BEHAVIOURS, why_unreachable
 from tests.chaos.deployment import ChaosDeployment
 from tests.chaos.matrix import Group, Outcome, run_group
@@ -84,6 +85,22 @@ def kill_workflow_runs(home: Path, seed: int, kills: int) -> list[str]:
     return violations
 
 
+def kill_at_resets(home: Path, seed: int, sessions: int) -> list[str]:
+    """Let ``sessions`` agents reach a usage limit while processes die at random; return the violations."""
+    if not sessions:
+        return []
+    home.mkdir()
+    deployment = ChaosDeployment(home, KANDEV_IDLE_SLEEP="2")
+    bar = ProgressBar("resets", sessions)
+    bar.show(0)
+    try:
+        deployment.prepare()
+        return [f"reset: {what}" for what in limit_drill.drill(deployment, sessions, seed)]
+    finally:
+        deployment.close()
+        bar.show(sessions)
+
+
 def main() -> int:
     """Run the command; return 1 if an invariant was violated or a crash point was not reached."""
     parser = argparse.ArgumentParser(prog="python -m tests.chaos", description=__doc__)
@@ -96,6 +113,12 @@ def main() -> int:
         type=int,
         default=20,
         help="number of workflow runs, each killed once (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--resets",
+        type=int,
+        default=50,
+        help="number of sessions that reach a usage limit, under random kills (default: %(default)s)",
     )
     parser.add_argument("--no-matrix", action="store_true", help="skip the matrix")
     parser.add_argument(
@@ -122,6 +145,7 @@ def main() -> int:
                 outcome.add(RandomWalk(deployment, seed, bar.show).run(options.kills))
         finally:
             deployment.close()
+        outcome.violations += kill_at_resets(Path(home) / "resets", seed, options.resets)
         outcome.violations += kill_workflow_runs(Path(home) / "workflows", seed, options.workflow_kills)
     return _print_report(groups, outcome, unreached, options.kills, seed)
 

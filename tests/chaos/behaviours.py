@@ -40,6 +40,7 @@ _ALL: Final = (
         {"ask": "it dies first", "long": "it dies first", "later": "its session has failed by then"},
     ),
     Behaviour("refuses_turns", dict.fromkeys(("ask", "long"), SILENT)),
+    Behaviour("reaches_limit", {"ask": "its prompt is quoted when it goes on"}),
     Behaviour("says_nothing", dict.fromkeys(("ask", "long"), SILENT)),
     Behaviour("asks_by_id", {"long": "it asks for permission first, and nobody answers"}),
     Behaviour("floods", {"ask": "it never asks", "long": "its output ends too soon"}, ("--count", "300")),
@@ -78,6 +79,7 @@ REQUIRED_STAGE: Final = {
     "usage.turn_counted": "turn",
     **dict.fromkeys(("budget.hold_written", "budget.hold_committed"), "budget"),
     **dict.fromkeys(("schedule.run_written", "schedule.run_committed", "schedule.slot_moved"), "schedule"),
+    **dict.fromkeys(("suspension.begun", "suspension.continued", "suspension.committed"), "limit"),
     **dict.fromkeys(("supervisor.setting_sent", "agentctl.setting_journaled"), "setting"),
     **dict.fromkeys(("supervisor.steer_sending", "supervisor.steer_sent", "agentctl.steer_journaled"), "steering"),
     **dict.fromkeys(("agentctl.steer_handed_over", "agentctl.steer_settled"), "steering"),
@@ -112,6 +114,8 @@ def why_unreachable(point: str, behaviour: Behaviour) -> str:
         return OTHER_TESTS[stage]
     if stage == "segment":
         return "" if behaviour.name == "floods" else "its output is too short for a second journal segment"
+    if stage == "limit":
+        return "" if behaviour.name == "reaches_limit" else "it reaches no limit"
     if stage == "leftovers":
         return "" if behaviour.name == "forks" else "its agent ends with its guard"
     if stage == "end":

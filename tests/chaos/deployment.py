@@ -36,6 +36,7 @@ class ChaosDeployment(Deployment):
             "KANDEV_START_TIMEOUT": START_TIMEOUT,
             "KANDEV_RECONCILE_INTERVAL": "1",
             "KANDEV_MAX_RESTARTS": "3",
+            "KANDEV_CONTINUE_AT_RESET": "1",
         }
         self.env |= settings
         self.agent_records = home / "records"

@@ -27,6 +27,8 @@ ACTIVE: Final = frozenset({"sending", "accepted", "delivered"})
 def pending_work(session: ChaosSession) -> str:
     """Return what is in progress; an empty string if the session is idle."""
     row = session.row
+    if limits := [one["id"] for one in session.rows("session_suspensions") if one["ended_at"] is None]:
+        return f"limits {limits}"
     if permissions := [one["id"] for one in session.rows("session_permissions") if one["state"] == "pending"]:
         return f"permissions {permissions}"
     if runs := [one["message_id"] for one in session.rows("session_runs") if one["state"] in ("running", "waiting")]:

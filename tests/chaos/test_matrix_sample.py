@@ -31,7 +31,7 @@ GROUPS = {
     "web and supervisor": (
         CONTROL_PLANE_POINTS,
         "supervisor",
-        ("forks", "honest", "refuses_load", "dies_in_turn", "ignores_term"),
+        ("forks", "honest", "refuses_load", "dies_in_turn", "ignores_term", "reaches_limit"),
     ),
     "agentctl": (
         AGENTCTL_POINTS,

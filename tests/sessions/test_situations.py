@@ -297,6 +297,7 @@ UNKNOWN_TO_LISTS: dict[str, Any] = {
     "attempts": 2,
     "retry": RETRY,
     "suspended_until": AT,
+    "suspension_reason": "credit_exhausted",
     "suspension_message": "You have hit your limit.",
     "continuation": "continue",
     "cut_off": True,

@@ -141,6 +141,17 @@ def test_session_sleeps_while_a_usage_limit_holds_its_prompts_back(limit_lasts: 
     assert prompt_states(session)["p2"] == "queued"
 
 
+def test_agent_that_waits_by_itself_for_its_limit_stays_awake() -> None:
+    session = idle_session()
+    wakes_at = timezone.now() + timedelta(hours=1)
+    row = Suspension.objects.create(
+        session=session, run=session.runs.get(), reason="usage_limit", wakes_at=wakes_at, waits_by_itself=True
+    )
+    assert not put_to_sleep(session)
+    change(row, waits_by_itself=False)
+    assert put_to_sleep(session)
+
+
 def test_work_that_the_agent_began_counts_for_since_when_a_session_is_idle() -> None:
     session, journal = idle_session(), Journal()
     journal.seq = 100

@@ -131,6 +131,19 @@ class RefusesTurns(FaultyAgent):
         """Send no text."""
 
 
+class ReachesLimit(FaultyAgent):
+    """Agent that refuses its first prompt, because a usage limit is reached that ends a few seconds later."""
+
+    def prompt(self, params: dict[str, Any]) -> dict[str, Any]:
+        reached = self.home / "limit.reached"
+        if not reached.exists():
+            self.home.mkdir(parents=True, exist_ok=True)
+            reached.touch()
+            ends_at = int(time.time() + self.options.seconds)
+            raise RpcError(-32603, f"Claude AI usage limit reached|{ends_at}")
+        return super().prompt(params)
+
+
 class SaysNothing(FaultyAgent):
     """Agent that ends each turn successfully, without any text."""
 
@@ -331,6 +344,7 @@ BEHAVIOURS: Final[dict[str, type[FaultyAgent]]] = {
     "no_load": NoLoad,
     "dies_in_turn": DiesInTurn,
     "refuses_turns": RefusesTurns,
+    "reaches_limit": ReachesLimit,
     "says_nothing": SaysNothing,
     "asks_by_id": AsksById,
     "floods": Floods,
@@ -373,6 +387,7 @@ def main(adapt: Callable[[type[FaultyAgent]], type[FaultyAgent]] = lambda kind: 
     parser = argparse.ArgumentParser(prog="python -m tests.support.faulty_agent", description=__doc__)
     parser.add_argument("--behaviour", choices=sorted(BEHAVIOURS), default="honest")
     parser.add_argument("--home", type=Path, default=default_home())
+    parser.add_argument("--seconds", type=int, default=2, help="of reaches_limit, until its limit ends")
     parser.add_argument("--count", type=int, default=2000, help="of floods")
     parser.add_argument("--size", type=int, default=200, help="of floods")
     options = parser.parse_args()

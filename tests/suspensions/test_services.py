@@ -585,3 +585,28 @@ def test_result_of_an_external_wait_is_held_back_too() -> None:
     assert claimed(session) is None
     end_limit(session)
     assert claimed(session) == "wait:w"
+
+
+OWN_WAIT = f"{LIMIT}\nClaude Code will continue automatically at 3pm (UTC). Keep this session open."
+
+
+def test_agent_that_waits_by_itself_is_not_continued_too(settings: Any) -> None:
+    settings.KANDEV_CONTINUE_AT_RESET = 1
+    session = suspended_session(OWN_WAIT, tool=True)
+    status = load_status(session)
+    assert status.suspension is not None
+    assert status.suspension["continuation"] == "agent"
+    end_limit(session)
+    assert last_payload(session, "session.suspension.ended")["continuation"] == "agent"
+    assert prompt_states(session) == {"p1": "done"}
+    assert services.go_on_now(session.id, make_user()).prompt is not None, "a person may still do it"
+
+
+def test_turn_that_has_waited_for_its_limit_and_gone_on_is_completed() -> None:
+    session, journal = running_session(), Journal()
+    Prompt.objects.create(session=session, message_id="p1", text="do it", state="sending")
+    text = f"{OWN_WAIT}\nThe tests pass now."
+    lines = [*journal.turn_begins("p1"), *journal.says(text)]
+    ingest(session, [*lines, {**journal.completes("p1"), "output": True, "only_text": text}])
+    assert session.runs.get().state == "completed"
+    assert open_suspension(session.id) is None

@@ -115,3 +115,21 @@ def test_notice_shows_the_time_of_the_last_output() -> None:
     since = fresh(session).stalled_since
     assert since is not None
     assert timedelta(seconds=3590) < timezone.now() - since < timedelta(seconds=3700)
+
+
+@pytest.mark.parametrize(
+    ("said", "is_stalled"),
+    [
+        ("Usage limit reached. Will resume automatically in 2 hours.", False),
+        ("Usage limit reached. Waiting for the limit to reset.", False),
+        ("Usage limit reached. Will resume automatically in 1 second.", True),
+        ("Usage limit reached. Will resume automatically in 2 hours.\nI go on.", True),
+        ("I am waiting for the build.", True),
+    ],
+)
+def test_agent_that_waits_by_itself_for_its_limit_is_not_stalled(said: str, is_stalled: bool) -> None:
+    session, journal = running_session(), Journal()
+    Prompt.objects.create(session=session, message_id="p1", text="build", state="sending")
+    ingest(session, [backdate(line, 1200) for line in (*journal.turn_begins("p1"), *journal.says(said))])
+    assert report(fresh(session)) == int(is_stalled)
+    assert (fresh(session).stalled_since is not None) is is_stalled

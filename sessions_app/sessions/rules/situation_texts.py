@@ -266,6 +266,7 @@ _CONTINUATIONS: Final[Mapping[str, str]] = {
     Continuation.AGAIN: "The last prompt is then sent again.",
     Continuation.CONTINUE: "The agent is then asked to continue its turn.",
     Continuation.WITHDRAWN: "Its turn is not continued.",
+    Continuation.AGENT: "The agent says that it then goes on by itself.",
 }
 _WITHOUT_END: Final[Mapping[str, str]] = {
     USAGE_LIMIT: "Send a prompt when the limit has ended, or go on now.",

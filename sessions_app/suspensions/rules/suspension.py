@@ -78,6 +78,8 @@ class Continuation(StrEnum):
     """The agent is asked to continue what it had begun."""
     WITHDRAWN = "withdrawn"
     """Somebody has cancelled it while the limit lasted."""
+    AGENT = "agent"
+    """The agent has said that it goes on by itself."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +96,8 @@ class CutOffTurn:
     """How many limits in a row have ended its work before, after each of which it was continued by itself."""
     is_withdrawn: bool = False
     """Whether somebody has cancelled it while the limit lasted."""
+    waits_by_itself: bool = False
+    """Whether the agent has said that it waits, and goes on by itself."""
     is_outage: bool = False
     """Whether the provider was down: then it is tried like every turn that is retried after an error that may pass."""
 
@@ -110,6 +114,8 @@ def continuation(turn: CutOffTurn, windows: int, *, by_user: bool) -> Continuati
         return Continuation.NOTHING
     if turn.is_withdrawn and not by_user:
         return Continuation.WITHDRAWN
+    if turn.waits_by_itself and not by_user:
+        return Continuation.AGENT
     allowed = windows
     if turn.refuses_first and not turn.has_worked and not turn.is_outage:
         allowed = max(windows, 1)  # nothing can happen twice, so once is safe without a policy
