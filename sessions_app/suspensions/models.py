@@ -165,9 +165,11 @@ def allowed_windows(reason: str) -> int:
 
 def _wake_time(now: datetime, reset: LimitReset | None, reason: str, windows: int) -> datetime | None:
     """Return when the session goes on by itself: when the limit ends, or at the next try during an outage."""
+    if is_outage(reason) and windows >= allowed_windows(reason):
+        return None
     if reset is not None:
         ends_at = reset.at
-    elif is_outage(reason) and windows < allowed_windows(reason):
+    elif is_outage(reason):
         ends_at = now + try_delay(windows)
     else:
         return None
@@ -210,6 +212,13 @@ def settle_suspension(transaction: SessionTransaction) -> None:
     """End the suspension of a session, if it has one, without continuing anything."""
     row = open_suspension(transaction.session.id)
     if row is not None:
+        end_suspension(transaction, row, SuspensionEnd.OBSOLETE, Continuation.NOTHING)
+
+
+def settle_own_wait(transaction: SessionTransaction) -> None:
+    """End the suspension of an agent that waits by itself, because it has worked again."""
+    row = open_suspension(transaction.session.id)
+    if row is not None and row.waits_by_itself:
         end_suspension(transaction, row, SuspensionEnd.OBSOLETE, Continuation.NOTHING)
 
 

@@ -40,6 +40,7 @@ from sessions_app.stream.conversation import (
 )
 from sessions_app.stream.rules.tool_calls import key_of_tool
 from sessions_app.turns.models import BEGUN_AT
+from sessions_app.suspensions.models import settle_own_wait
 from sessions_app.turns.rules import agent_turns as rules
 
 QUIET: Final = "quiet"
@@ -151,6 +152,8 @@ def end(
     waiting = Prompt.objects.filter(session=transaction.session, kind=PromptKind.RETRY, state=PromptState.QUEUED)
     if reason != QUIET:  # silence alone does not prove that the agent takes the prompt now
         waiting.filter(trouble=Code.AGENT_BUSY).update(not_before=None)
+    if move == "complete":
+        settle_own_wait(transaction)
     _move(transaction, "turn_ended", work="begin" if waiting.exists() else "rest")
     session_id = transaction.session.id
     crash_points.reached("own_turn.ended", session_id)

@@ -178,6 +178,15 @@ def test_outage_that_names_its_end_is_tried_then() -> None:
     assert row.wakes_at > row.resets_at
 
 
+def test_no_time_of_a_try_is_told_where_nothing_is_tried(settings: Any) -> None:
+    settings.KANDEV_TURN_RETRIES = 0
+    fail(running_session(), Journal(), "p1", "Too many requests, try again in 30 minutes")
+    row = Suspension.objects.get()
+    assert row.resets_at is not None
+    assert row.wakes_at is None
+    assert "not tried again automatically" in AttentionItem.objects.get(resolved_at=None).why
+
+
 def test_limits_and_outages_are_counted_apart(settings: Any) -> None:
     settings.KANDEV_CONTINUE_AT_RESET = 1
     session, journal = running_session(), Journal()

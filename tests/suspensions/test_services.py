@@ -610,3 +610,15 @@ def test_turn_that_has_waited_for_its_limit_and_gone_on_is_completed() -> None:
     ingest(session, [*lines, {**journal.completes("p1"), "output": True, "only_text": text}])
     assert session.runs.get().state == "completed"
     assert open_suspension(session.id) is None
+
+
+def test_suspension_ends_when_an_agent_that_waits_by_itself_works_again() -> None:
+    session, journal = running_session(), Journal()
+    reach_limit(session, journal, "p1", OWN_WAIT)
+    assert open_suspension(session.id) is not None
+    later = timezone.now().timestamp() + 60
+    work = journal.line(JournalKind.MESSAGE_AGENT, text="The limit has ended. I go on.", ts=later)
+    end = journal.line(JournalKind.AGENT_TURN_ENDED, ts=later + 1)
+    ingest(session, [work, end])
+    assert session.runs.order_by("started_at").last().origin == "agent"
+    assert open_suspension(session.id) is None
