@@ -104,6 +104,8 @@ USAGE_LIMIT: Final = "usage_limit"
 """Code of a turn that ended because the agent has used up what its provider allows it for a time."""
 CREDIT_EXHAUSTED: Final = "credit_exhausted"
 """Code of a turn that ended because the account has to be paid: no time ends that."""
+LIMIT_CODES: Final = frozenset({USAGE_LIMIT, CREDIT_EXHAUSTED})
+"""Codes of turns that a limit has ended: their sessions are suspended."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,14 +27,18 @@ from sessions_app.kernel.rules.states import (
     PromptState,
     RunState,
     SessionState,
+    TurnOrigin,
     WorkState,
 )
 from sessions_app.recovery.rules.verification import MEMORY_CHECK_PREFIX
 from sessions_app.sessions.rules.situation_facts import AGENT_DIED
+from sessions_app.suspensions.rules.suspension import cut_off_sentence
 from sessions_app.workflows.models import WorkflowRun
 
 if TYPE_CHECKING:
     from sessions_app.kernel.transactions import SessionTransaction
+    from sessions_app.suspensions.models import Suspension
+    from sessions_app.turns.models import Turn
 
 UNREACHABLE: Final = "unreachable"
 """Error code of an agent that may still run; the sweep checks it again without a person."""
@@ -180,6 +184,14 @@ def _newest_interrupted_prompt(transaction: SessionTransaction) -> tuple[str, st
     return rows.order_by("id").values_list("message_id", "text").last()
 
 
+def _suspension_of(run: Turn) -> Suspension | None:
+    """Return the newest suspension because of a turn; for one that has only reported the limit again, the session's."""
+    found = run.session.suspensions.all()
+    if run.origin != TurnOrigin.AGENT or run.state != RunState.FAILED:
+        found = found.filter(run=run)
+    return found.select_related("run").order_by("-began_at").first()
+
+
 def _needs_review(transaction: SessionTransaction) -> None:
     run, session = transaction.newest_run, transaction.session
     if (
@@ -196,15 +208,18 @@ def _needs_review(transaction: SessionTransaction) -> None:
         return  # has its own item, or works again within this same transaction
     if session.node_runs.filter(run__ended_at=None).exists():
         return  # its workflow continues without a person
-    suspension = session.suspensions.filter(run=run).order_by("-began_at").first()
+    suspension = _suspension_of(run)
     if suspension is not None and suspension.ended_at is None:
         return  # it has an item about its limit
     if session.prompts.filter(state__in=(PromptState.QUEUED, PromptState.SENDING)).exists():
         return
-    if suspension is None:
+    if (
+        suspension is None or suspension.run.origin == TurnOrigin.AGENT
+    ):  # nobody prompted it, so there is nothing to continue
         raise_item(transaction, notices.idle_notice(str(run.id), run.state))
     else:
-        raise_item(transaction, notices.cut_off_notice(str(run.id), has_worked=suspension.has_worked))
+        why = cut_off_sentence(suspension.reason)
+        raise_item(transaction, notices.cut_off_notice(str(run.id), why, has_worked=suspension.has_worked))
 
 
 def _update_at_rest(transaction: SessionTransaction) -> None:

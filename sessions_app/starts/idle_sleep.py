@@ -52,7 +52,7 @@ from sessions_app.starts.events import Asleep
 from sessions_app.stream.events.conversation import MessageEvent
 from sessions_app.supervisor.execution_registry import ExecutionRegistry
 from sessions_app.supervisor.execution_stream import ExecutionStream
-from sessions_app.suspensions.models import suspensions_that_hold
+from sessions_app.suspensions.models import agents_that_wait, suspensions_that_hold
 from sessions_app.turns.interruptions import record_agent_stopped, record_ended_work
 
 log = logging.getLogger(__name__)
@@ -194,7 +194,7 @@ def _has_open_requests(session: TaskSession) -> bool:
         or _has_prompt_to_send(session)
         or session.intents.filter(done_at=None).exists()
         or session.permissions.filter(state=PermissionState.PENDING).exists()
-        or session.suspensions.filter(ended_at=None, waits_by_itself=True).exists()
+        or agents_that_wait().filter(session=session).exists()
     )
 
 

@@ -147,6 +147,8 @@ class ConversationUpdate:
         """The newest calls of earlier turns with a key of this batch; None if there is none."""
         self._recent_texts: dict[str, list[str]] = {}
         """Stored texts by role, read once for all replayed lines of a batch."""
+        self._begins: dict[str, int] = {}
+        """Where in the changes of this batch turns begin that have no prompt, by their message id."""
         self._ids = random_ids()
         self._changes: list[_Change] = []
         self._last_text: _Change | None = None
@@ -211,6 +213,10 @@ class ConversationUpdate:
         self.finish(tool_status=LEFT_OPEN)
         self._earlier_tools |= self._tools
         self._tools = {}
+
+    def note_begin(self, turn: Turn) -> None:
+        """Remember where in the batch a turn begins that the agent has begun without a prompt."""
+        self._begins[turn.message_id] = len(self._changes)
 
     def call_tool(self, key: str, values: Mapping[str, Any]) -> None:
         """Add a tool call, or merge ``values`` into the known one of this turn.
@@ -297,7 +303,9 @@ class ConversationUpdate:
         return begin is None and has_called_tools_since(turn)
 
     def _begin_of(self, turn: Turn) -> int | None:
-        """Return the place of a turn's prompt among the changes; None if the turn began before this batch."""
+        """Return the place among the changes at which a turn begins; None if it began before this batch."""
+        if turn.message_id in self._begins:
+            return self._begins[turn.message_id]
         for place, change in enumerate(self._changes):
             if change.message.role == "user" and change.message.key == turn.message_id:
                 return place
@@ -320,10 +328,21 @@ class ConversationUpdate:
 
     def answer_to(self, turn: Turn) -> str:
         """Return the agent's text in the open turn; of what is stored, at most RECENT_CHARS."""
+        return self._answer(turn, RECENT_CHARS)
+
+    def only_text(self, turn: Turn, limit: int) -> str:
+        """Return the agent's text in the open turn if that is all it did; empty if longer than ``limit`` characters."""
+        if self.has_called_tools_since(turn):
+            return ""
+        text = self._answer(turn, limit + 1)
+        return text if len(text) <= limit else ""
+
+    def _answer(self, turn: Turn, limit: int) -> str:
+        """Return the agent's text in a turn; of what is stored, at most ``limit`` characters."""
         begin = self._begin_of(turn)
         changes = self._changes[begin or 0 :]
         now = [piece for change in changes if change.message.role == "agent" for piece in change.pieces]
-        before = leading_texts(answers_of(turn), RECENT_CHARS) if begin is None else []
+        before = leading_texts(answers_of(turn), limit) if begin is None else []
         return "".join([*before, *now])
 
     def answer_digest(self, turn: Turn) -> str | None:

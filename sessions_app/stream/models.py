@@ -290,6 +290,15 @@ def first_parts(message_id: uuid.UUID, limit: int) -> list[str]:
     return list(parts[: limit // PART_LIMIT + 1])
 
 
+def last_text(message_id: uuid.UUID, limit: int) -> str:
+    """Return the end of a message's text, at least ``limit`` characters if it has so many; one query."""
+    parts = MessagePart.objects.filter(message_id=message_id).order_by("-number").values_list("text", flat=True)
+    pieces: list[str] = []
+    for part in parts[: limit // PART_LIMIT + 2]:
+        pieces.insert(0, part)
+    return "".join(pieces)
+
+
 def write_messages(new: Sequence[MessageDraft], changed: Sequence[MessageDraft]) -> None:
     """Insert new messages and update the variable fields of others; one statement each."""
     insert_rows(Message, _COLUMNS, list(map(attrgetter(*_COLUMNS), new)))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from executors_app.agents import CREDIT_EXHAUSTED, USAGE_LIMIT
+from executors_app.agents import LIMIT_CODES
 from sessions_app.kernel.rules.states import RunState
 from sessions_app.models import SessionTransaction, Turn
 from sessions_app.stream.conversation import ConversationUpdate
@@ -32,6 +32,6 @@ def note_limit(
     if turn.state == RunState.COMPLETED:
         settle_suspension(transaction)
     reason = outage or line.get("code")
-    if reason in (USAGE_LIMIT, CREDIT_EXHAUSTED) or outage:
+    if reason in LIMIT_CODES or outage:
         has_worked = conversation.has_called_tools_since(turn)
         suspend_after_turn(transaction, turn, line, reason=str(reason), has_worked=has_worked)

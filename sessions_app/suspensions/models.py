@@ -14,11 +14,13 @@ from django.utils import timezone
 from executors_app.agents.limit_resets import LimitReset
 from sessions_app.accounts.team_scope import TeamModel
 from sessions_app.kernel.models.session import TaskSession, choices
+from sessions_app.kernel.rules.states import TurnOrigin
 from sessions_app.kernel.transactions import SessionTransaction
 from sessions_app.prompts.models import LIMIT_PREFIX, Prompt
 from sessions_app.suspensions.events import ContinuationWithdrawn, Suspended, SuspensionEnded
 from sessions_app.suspensions.rules.suspension import (
     LONGEST_HOLD,
+    LONGEST_OWN_WAIT,
     MOST_TRIES,
     Continuation,
     SuspensionEnd,
@@ -58,7 +60,7 @@ class Suspension(TeamModel):
     """How many suspensions in a row, all limits or all outages, this work was continued after by itself before."""
     has_worked = models.BooleanField(default=True)
     """Whether the agent had used a tool in the turn."""
-    waits_by_itself = models.BooleanField(default=False)
+    waits_by_itself = models.BooleanField(default=False, db_default=False)
     """Whether the agent has said that it waits, and goes on by itself: then it does not sleep."""
     withdrawn_at = models.DateTimeField(null=True, blank=True)
     """When somebody decided that the turn is not continued; None: the policy decides."""
@@ -107,6 +109,12 @@ def suspensions_that_hold() -> models.QuerySet[Suspension]:
     return Suspension.objects.filter(ended_at=None, wakes_at__gt=Now(), wakes_at__lte=Now() + LONGEST_HOLD)
 
 
+def agents_that_wait() -> models.QuerySet[Suspension]:
+    """Return the suspensions during which the agent waits by itself, so that it does not sleep; at most for a day."""
+    own = Suspension.objects.filter(ended_at=None, waits_by_itself=True)
+    return own.filter(models.Q(wakes_at__isnull=False) | models.Q(began_at__gt=timezone.now() - LONGEST_OWN_WAIT))
+
+
 def due_suspensions() -> models.QuerySet[Suspension]:
     """Return the suspensions whose sessions go on now, the earliest first."""
     now = timezone.now()
@@ -124,11 +132,20 @@ def begin_suspension(
     has_worked: bool,
     waits_by_itself: bool = False,
 ) -> Suspension:
-    """Suspend a session whose turn a limit has ended; return the suspension. One that lasts ends as repeated."""
+    """Suspend a session whose turn a limit has ended; return the suspension. One that lasts ends as repeated.
+
+    ``run`` is that turn, or one that the agent began itself and in which it has only reported the limit.
+    """
     earlier = open_suspension(transaction.session.id) or _continued_before(transaction.session, run, reason)
     if earlier is not None and earlier.ended_at is None:
         end_suspension(transaction, earlier, SuspensionEnd.REPEATED, Continuation.NOTHING)
-    windows = earlier.windows + 1 if earlier is not None and earlier.ended_at is not None else 0
+    windows, withdrawn_at = 0, None
+    if earlier is not None and earlier.end == SuspensionEnd.RESET:
+        windows = earlier.windows + 1
+    elif earlier is not None and run.origin == TurnOrigin.AGENT:
+        # The agent has reported the limit again, unasked: what the limit has ended is still that turn.
+        run, windows, withdrawn_at = earlier.run, earlier.windows, earlier.withdrawn_at
+        has_worked = earlier.has_worked
     row = Suspension.objects.create(
         session=transaction.session,
         run=run,
@@ -140,6 +157,7 @@ def begin_suspension(
         windows=windows,
         has_worked=has_worked,
         waits_by_itself=waits_by_itself,
+        withdrawn_at=withdrawn_at,
         began_at=transaction.at,
     )
     transaction.record_event(
@@ -167,10 +185,12 @@ def _wake_time(now: datetime, reset: LimitReset | None, reason: str, windows: in
     """Return when the session goes on by itself: when the limit ends, or at the next try during an outage."""
     if is_outage(reason) and windows >= allowed_windows(reason):
         return None
-    if reset is not None:
+    if is_outage(reason):
+        # Not before the delay: "try again in 1 second" would use up all tries within minutes.
+        earliest = now + try_delay(windows)
+        ends_at = max(earliest, reset.at) if reset is not None else earliest
+    elif reset is not None:
         ends_at = reset.at
-    elif is_outage(reason):
-        ends_at = now + try_delay(windows)
     else:
         return None
     suspended = Suspension.objects.filter(ended_at=None).count()

@@ -27,7 +27,13 @@ from sessions_app.kernel.services.errors import AttachmentMissing, Conflict, Ses
 from sessions_app.models import Prompt, SessionTransaction, TaskSession, Turn, session_transaction
 from sessions_app.prompts.models import LIMIT_PREFIX
 from sessions_app.prompts.services import prepare_for_prompt, refuse_ended, require_contents
-from sessions_app.suspensions.continuations import decide_continuation, find_cut_off_turn, refused_prompts
+from sessions_app.suspensions.continuations import (
+    decide_continuation,
+    find_cut_off_turn,
+    newest_prompted_turn,
+    newest_working_turn,
+    refused_prompts,
+)
 from sessions_app.suspensions.models import (
     Suspension,
     begin_suspension,
@@ -80,15 +86,16 @@ class WentOn:
 def go_on_now(session_id: uuid.UUID, by: User) -> WentOn:
     """Continue the turn that a limit has ended: before the end of the limit, or after it if nothing has continued it.
 
-    Raises Conflict if there is no such turn, TerminalState if the session has ended, AttachmentMissing, and the errors
-    of ``prepare_for_prompt``.
+    What the agent did on its own since does not settle that turn: a person has asked for it. Raises Conflict if there
+    is no such turn, TerminalState if the session has ended, AttachmentMissing, and the errors of
+    ``prepare_for_prompt``.
     """
     with session_transaction(session_id, related=("agent_profile", "task")) as transaction:
         row = open_suspension(session_id)
         if row is None:
             return _go_on_after_end(transaction, by)
         refuse_ended(transaction.session)
-        failed = _refused_prompt(transaction, row)
+        failed = _refused_prompt(row, newest_prompted_turn(transaction.newest_run))
         return _go_on(transaction, row, SuspensionEnd.USER, failed, by)
 
 
@@ -97,11 +104,14 @@ def _go_on_after_end(transaction: SessionTransaction, by: User) -> WentOn:
     row = find_cut_off_turn(transaction.session, transaction.newest_run)
     failed = None
     if row is not None:
-        failed = _refused_prompt(transaction, row)
+        failed = _refused_prompt(row, newest_prompted_turn(transaction.newest_run))
     if row is None or failed is None:
-        raise Conflict("This session is not suspended, and no turn waits to be continued.")
+        raise Conflict(
+            "This session is not suspended, and its last turn was continued or followed by something else already. "
+            "Send a prompt instead."
+        )
     refuse_ended(transaction.session)
-    kind = decide_continuation(transaction.session, row, has_prompt=True, by_user=True)
+    kind = _decide(transaction, row, failed, by)
     prompt = _give_again(transaction, row, failed, kind, by)
     prepare_for_prompt(transaction, by)
     return WentOn(kind, prompt)
@@ -145,7 +155,7 @@ def _end_at_reset(suspension_id: uuid.UUID, session_id: uuid.UUID) -> bool:
         if session.owner is not None and not may_write_session(session.owner, session):
             # As for automatic starts: nothing runs in the name of somebody who has lost the right to it.
             return end_suspension(transaction, row, SuspensionEnd.RESET, Continuation.NOTHING)
-        failed = _refused_prompt(transaction, row)
+        failed = _refused_prompt(row, newest_working_turn(transaction.newest_run))
         if failed is not None and _needs_person(row, failed):
             failed = None
         _go_on(transaction, row, SuspensionEnd.RESET, failed)
@@ -179,7 +189,7 @@ def _go_on(
     ``failed`` is the prompt of the turn that the limit has ended; None: nothing can be continued.
     """
     session = transaction.session
-    kind = decide_continuation(session, row, has_prompt=failed is not None, by_user=by is not None)
+    kind = _decide(transaction, row, failed, by)
     # Before the agent is prepared: from here on, nothing holds its prompts back.
     end_suspension(transaction, row, end, kind, by)
     prompt = None
@@ -190,9 +200,20 @@ def _go_on(
     return WentOn(kind, prompt)
 
 
-def _refused_prompt(transaction: SessionTransaction, row: Suspension) -> Prompt | None:
+def _decide(transaction: SessionTransaction, row: Suspension, failed: Prompt | None, by: User | None) -> Continuation:
+    newest = newest_working_turn(transaction.newest_run)
+    return decide_continuation(
+        transaction.session.agent_profile.agent_type,
+        row,
+        has_prompt=failed is not None,
+        by_user=by is not None,
+        has_worked_since=newest is not None and newest.id != row.run_id,
+    )
+
+
+def _refused_prompt(row: Suspension, newest: Turn | None) -> Prompt | None:
     """Return the prompt of the turn that the limit has ended; None if it was settled meanwhile, or is unknown."""
-    return refused_prompts(row, transaction.newest_run).select_for_update().first()
+    return refused_prompts(row, newest).select_for_update().first()
 
 
 def _give_again(

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Collection, Mapping
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import Final
 
@@ -16,6 +17,7 @@ from django.db.models import Exists, OuterRef
 from django.db.transaction import on_commit
 from django.utils import timezone
 
+from executors_app.agents import LIMIT_CODES
 from executors_app.machine import crash_points
 from executors_app.wire.protocol import AGENT_TURN_PREFIX, Code, JournalKind
 from sessions_app.kernel.guarded_jobs import guard_job
@@ -39,9 +41,12 @@ from sessions_app.stream.conversation import (
     schedule_writes,
 )
 from sessions_app.stream.rules.tool_calls import key_of_tool
-from sessions_app.turns.models import BEGUN_AT
 from sessions_app.suspensions.models import settle_own_wait
+from sessions_app.suspensions.services import suspend_after_turn
+from sessions_app.turns.models import BEGUN_AT
+from sessions_app.turns.reported_failures import find_reported_failure
 from sessions_app.turns.rules import agent_turns as rules
+from sessions_app.turns.rules.turn_ends import FAILURE_TEXT_LIMIT
 
 QUIET: Final = "quiet"
 """Reason of such a turn that ended because nothing of the agent arrived any more."""
@@ -80,7 +85,10 @@ def begin(update: JournalUpdate) -> None:
     snapshot = None
     if transaction.execution is not None:
         snapshot = transaction.execution.snapshot_announced
-    transaction.start_run(f"{AGENT_TURN_PREFIX}{uuid.uuid4()}", origin=TurnOrigin.AGENT, snapshot_before=snapshot)
+    turn = transaction.start_run(
+        f"{AGENT_TURN_PREFIX}{uuid.uuid4()}", origin=TurnOrigin.AGENT, snapshot_before=snapshot
+    )
+    update.conversation.note_begin(turn)
     _move(transaction, "turn_started", work="begin")
     crash_points.reached("own_turn.begun", transaction.session.id)
 
@@ -146,18 +154,47 @@ def end(
     *,
     stop_reason: str | None = None,
 ) -> None:
-    """End the agent's own turn that is open with ``move``; a prompt that waits to be sent again keeps the work open."""
+    """End the agent's own turn that is open with ``move``; a prompt that waits to be sent again keeps the work open.
+
+    One in which the agent has only reported a limit has failed, and suspends the session as a prompted turn does.
+    """
+    turn, limit = transaction.open_turn, None
+    if move == "complete" and turn is not None:
+        limit = _reported_limit(conversation, turn)
     conversation.finish(LEFT_OPEN if move == "complete" else "cancelled")
-    transaction.move_run(move, reason=reason, stop_reason=stop_reason)
+    if limit is None:
+        transaction.move_run(move, reason=reason, stop_reason=stop_reason)
+    else:
+        transaction.move_run(
+            "fail", reason=limit.code, stop_reason=stop_reason, error_code=limit.code, error_message=limit.text
+        )
     waiting = Prompt.objects.filter(session=transaction.session, kind=PromptKind.RETRY, state=PromptState.QUEUED)
     if reason != QUIET:  # silence alone does not prove that the agent takes the prompt now
         waiting.filter(trouble=Code.AGENT_BUSY).update(not_before=None)
-    if move == "complete":
-        settle_own_wait(transaction)
     _move(transaction, "turn_ended", work="begin" if waiting.exists() else "rest")
+    if limit is not None and turn is not None:
+        suspend_after_turn(transaction, turn, {"message": limit.text}, reason=limit.code, has_worked=True)
+    elif move == "complete":
+        settle_own_wait(transaction)
     session_id = transaction.session.id
     crash_points.reached("own_turn.ended", session_id)
     on_commit(lambda: crash_points.reached("own_turn.end_committed", session_id))
+
+
+@dataclass(frozen=True, slots=True)
+class _ReportedLimit:
+    """A limit that is all that the agent has reported in a turn."""
+
+    code: str
+    text: str
+
+
+def _reported_limit(conversation: ConversationUpdate, turn: Turn) -> _ReportedLimit | None:
+    text = conversation.only_text(turn, FAILURE_TEXT_LIMIT).strip()
+    failure = find_reported_failure(text) if text else None
+    if failure is None or failure.code not in LIMIT_CODES:
+        return None
+    return _ReportedLimit(failure.code, text)
 
 
 def _move(transaction: SessionTransaction, move: str, *, work: str) -> None:

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from functools import cache
 from typing import Final
 
-from executors_app.agents import COMMON_FAILURE_MESSAGES, CREDIT_EXHAUSTED, USAGE_LIMIT, FailureMessage
+from executors_app.agents import LIMIT_CODES
 from executors_app.agents.own_waits import find_own_wait
-from executors_app.plugins import agent_types
 from executors_app.wire.protocol import Code, JournalKind
 from sessions_app.kernel.rules.states import CANCELLED_BY_AGENT, PROMPT, SESSION, WORK
 from sessions_app.models import SessionTransaction
@@ -19,6 +16,7 @@ from sessions_app.starts.outcomes import record_lost_conversation
 from sessions_app.stream.conversation import LEFT_OPEN, JournalLine, JournalUpdate
 from sessions_app.suspensions.journal import note_limit
 from sessions_app.turns import agent_turns
+from sessions_app.turns.reported_failures import find_reported_failure
 from sessions_app.turns.retries import find_outage, plan_retry, record_turn_failure
 from sessions_app.turns.rules import transient_errors, turn_ends
 
@@ -30,7 +28,7 @@ EMPTY_TURN_REASONS: dict[str, str] = {
 """Codes and messages of turns that ended normally although the agent did nothing."""
 NOTHING_SHOWN: Final = "It has shown no output or action in this turn."
 """Added to the reason that an agent gives for the early end of such a turn."""
-CODES_WITHOUT_PROOF = frozenset({*EMPTY_TURN_REASONS, USAGE_LIMIT, CREDIT_EXHAUSTED, Code.AGENT_BUSY.value})
+CODES_WITHOUT_PROOF = frozenset({*EMPTY_TURN_REASONS, *LIMIT_CODES, Code.AGENT_BUSY.value})
 """Codes of failed turns that say nothing about whether the agent has its conversation."""
 
 
@@ -81,8 +79,8 @@ def _with_limit_code(line: JournalLine) -> JournalLine:
     code, message = str(line.get("code") or ""), str(line.get("message") or "")
     if code != "agent_error" or transient_errors.transient_trouble(code, message) is not None:
         return line
-    failure = turn_ends.find_failure_message(message, _failure_messages())
-    if failure is None or failure.code not in (USAGE_LIMIT, CREDIT_EXHAUSTED):
+    failure = find_reported_failure(message)
+    if failure is None or failure.code not in LIMIT_CODES:
         return line
     return {**line, "code": failure.code}
 
@@ -133,7 +131,7 @@ def _failure_of(update: JournalUpdate, line: JournalLine) -> tuple[str, str] | N
     text = line.get("only_text")
     if not isinstance(text, str):
         return None
-    failure = turn_ends.find_failure_message(text, _failure_messages())
+    failure = find_reported_failure(text)
     if failure is None or _goes_on_after_wait(update, text):
         return None
     return failure.code, text.strip()
@@ -154,12 +152,6 @@ def _empty_turn_failure(update: JournalUpdate, line: JournalLine) -> tuple[str, 
     if early_stop:
         return "no_output", f"{early_stop} {NOTHING_SHOWN}"
     return "no_output", EMPTY_TURN_REASONS["no_output"]
-
-
-@cache
-def _failure_messages() -> Sequence[FailureMessage]:
-    of_types = [failure for kind in agent_types().values() for failure in kind.failure_messages]
-    return [*of_types, *COMMON_FAILURE_MESSAGES]
 
 
 def _agent_stop_reason(line: JournalLine) -> str | None:

@@ -15,7 +15,6 @@ from django.conf import settings
 from django.db.models import Exists, OuterRef, Q, Subquery
 from django.utils import timezone
 
-from executors_app.agents.own_waits import find_own_wait
 from sessions_app.events import names_of
 from sessions_app.kernel.guarded_jobs import guard_job
 from sessions_app.kernel.rules.states import (
@@ -42,14 +41,11 @@ from sessions_app.permissions.events import PermissionEvent
 from sessions_app.stream.conversation import ConversationUpdate, schedule_writes
 from sessions_app.stream.events.conversation import MessageEvent
 from sessions_app.turns.events import RunCancelIgnored, RunEvent, RunStalled
+from sessions_app.turns.own_waits import find_open_wait
 
 log = logging.getLogger(__name__)
 IGNORED_AFTER: Final = timedelta(seconds=30)
 """How long a turn may outlive its cancel; agents that obey end it within seconds."""
-LONGEST_OWN_WAIT: Final = timedelta(hours=24)
-"""How long an agent that waits by itself may be silent if it does not say until when."""
-AFTER_OWN_WAIT: Final = timedelta(minutes=10)
-"""How long after the end of its wait it may still be silent."""
 DELIVERED_OUTCOME: Final = "done"
 """Outcome of a cancel intent that agentctl has passed on to the agent."""
 
@@ -169,25 +165,12 @@ def _load_silent_runs(since: datetime) -> list[tuple[Turn, datetime]]:
 
 
 def _record_stall(run: Turn, since_output: datetime, lease: Lease) -> bool:
+    if find_open_wait(run) is not None:  # before the transaction, because it searches what the agent wrote
+        return False
     with session_transaction(run.session_id, lease) as transaction:
         if transaction.open_turn is None or transaction.open_turn.id != run.id:
             return False
-        conversation = ConversationUpdate(transaction)
-        if _waits_by_itself(conversation.answer_to(transaction.open_turn), since_output):
-            return False
         transaction.set_fields(stalled_since=since_output)
-        tools = conversation.unfinished_tools()
+        tools = ConversationUpdate(transaction).unfinished_tools()
         transaction.record_event(RunStalled(run_id=str(run.id), since=since_output.isoformat(), unfinished_tools=tools))
     return True
-
-
-def _waits_by_itself(said: str, since: datetime) -> bool:
-    """Whether the agent has said that it waits for the end of a limit, which has not ended long ago.
-
-    ``said`` is what it has said in its open turn, and ``since`` when it said the last of it.
-    """
-    wait = find_own_wait(said, since, timezone.get_default_timezone())
-    if wait is None or said[wait.end :].strip():
-        return False
-    until = wait.until or since + LONGEST_OWN_WAIT
-    return timezone.now() < until + AFTER_OWN_WAIT

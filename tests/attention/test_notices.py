@@ -29,7 +29,7 @@ NOTICES: Mapping[AttentionKind, Notice] = {
         notices.cancel_ignored_notice("r", "12:00:00"),
         notices.budget_notice("h", "team", "1,000 tokens", "1,200 tokens"),
         notices.suspended_notice("s", "2026-03-10 18:00 UTC", "UTC", "You have reached your limit."),
-        notices.cut_off_notice("r", has_worked=False),
+        notices.cut_off_notice("r", "The last turn was ended by a limit that is over.", has_worked=False),
         notices.outage_notice("o", "The model’s provider is overloaded", "", "529"),
         notices.credit_notice("c", "The agent’s account has no credit left", "Credit balance is too low"),
         notices.output_limit_notice("s", "KANDEV_TURN_OUTPUT_LIMIT", 1),

@@ -19,7 +19,10 @@ from tests.chaos.control_plane import crash_environment
 from tests.chaos.deployment import ChaosDeployment
 from tests.chaos.matrix import Group, run_group
 
-CONTROL_PLANE_POINTS = [name for name in POINT_NAMES if "agentctl" not in processes_of(name)]
+SUSPENSION_POINTS = [name for name in POINT_NAMES if name.startswith("suspension.")]
+CONTROL_PLANE_POINTS = [
+    name for name in POINT_NAMES if "agentctl" not in processes_of(name) and name not in SUSPENSION_POINTS
+]
 AGENTCTL_POINTS = [name for name in POINT_NAMES if "agentctl" in processes_of(name)]
 COMMAND_POINTS = [
     *("supervisor.leased", "supervisor.start_claimed", "sweep.decided", "sweep.taken_over", "sweep.drained"),
@@ -31,8 +34,9 @@ GROUPS = {
     "web and supervisor": (
         CONTROL_PLANE_POINTS,
         "supervisor",
-        ("forks", "honest", "refuses_load", "dies_in_turn", "ignores_term", "reaches_limit"),
+        ("forks", "honest", "refuses_load", "dies_in_turn", "ignores_term"),
     ),
+    "suspensions": (SUSPENSION_POINTS, "supervisor", ("reaches_limit",)),
     "agentctl": (
         AGENTCTL_POINTS,
         "supervisor",

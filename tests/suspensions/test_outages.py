@@ -10,13 +10,15 @@ from django.utils import timezone
 
 from executors_app.wire.protocol import JournalKind
 from sessions_app.models import AttentionItem, Prompt, Suspension, TaskSession
+from sessions_app.sessions.rules.situations import situation
 from sessions_app.sessions.services.intents import request_cancel
-from sessions_app.sessions.services.status import load_status
+from sessions_app.sessions.services.status import load_status, read_session
+from sessions_app.supervisor import leases
 from sessions_app.suspensions import services
 from sessions_app.suspensions.models import open_suspension
 from sessions_app.suspensions.rules.suspension import FIRST_PAUSE, LEAST_SPREAD, MOST_TRIES, TRY_DELAYS
 from tests.supervisor.journals import Journal, ingest
-from tests.supervisor.rows import fresh, last_payload, make_user, prompt_states, running_session
+from tests.supervisor.rows import MINE, fresh, last_payload, make_user, prompt_states, running_session
 from tests.suspensions.test_services import claimed, end_limit, queue, reach_limit
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -202,3 +204,20 @@ def test_limits_and_outages_are_counted_apart(settings: Any) -> None:
     assert Suspension.objects.get(ended_at=None).windows == 1
     end_limit(session)
     assert claimed(session) is None
+
+
+def test_provider_that_asks_for_a_second_is_not_tried_every_second() -> None:
+    session = fail(running_session(), Journal(), "p1", "429 Too Many Requests, try again in 1 second")
+    row = Suspension.objects.get(session=session)
+    assert row.wakes_at is not None
+    assert row.wakes_at >= row.began_at + TRY_DELAYS[0], "else all tries are made within minutes"
+
+
+def test_unasked_retries_are_promised_nowhere_without_retries(settings: Any) -> None:
+    settings.KANDEV_TURN_RETRIES = 0
+    leases.register_supervisor(MINE.owner)
+    leases.mark_first_sweep_done(MINE.owner)
+    session = fail(running_session(), Journal(), "p1")
+    told = situation(read_session(session).facts)
+    assert "not tried again automatically" in told.next_step
+    assert "retried" not in AttentionItem.objects.get(resolved_at=None).why

@@ -620,5 +620,5 @@ def test_suspension_ends_when_an_agent_that_waits_by_itself_works_again() -> Non
     work = journal.line(JournalKind.MESSAGE_AGENT, text="The limit has ended. I go on.", ts=later)
     end = journal.line(JournalKind.AGENT_TURN_ENDED, ts=later + 1)
     ingest(session, [work, end])
-    assert session.runs.order_by("started_at").last().origin == "agent"
+    assert session.runs.filter(origin="agent").exists()
     assert open_suspension(session.id) is None

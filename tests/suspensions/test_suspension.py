@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+from collections import Counter
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -9,6 +11,7 @@ import pytest
 from sessions_app.suspensions.rules.suspension import (
     FIRST_PAUSE,
     LEAST_SPREAD,
+    TRY_DELAYS,
     Continuation,
     CutOffTurn,
     continuation,
@@ -70,3 +73,12 @@ def test_few_sessions_go_on_within_half_a_minute() -> None:
 
 def test_a_hundred_sessions_go_on_over_a_hundred_seconds() -> None:
     assert wake_time(RESET, 100, 1) == RESET + FIRST_PAUSE + timedelta(seconds=100)
+
+
+@pytest.mark.parametrize("delay", [timedelta(0), TRY_DELAYS[0]], ids=["limit", "outage"])
+def test_a_hundred_sessions_that_stop_together_do_not_go_on_together(delay: timedelta) -> None:
+    chance = random.Random(7)
+    times = [wake_time(RESET + delay, suspended, chance.random()) for suspended in range(100)]
+    by_second = Counter(int((at - RESET).total_seconds()) for at in times)
+    assert max(by_second.values()) <= 10
+    assert min(times) >= RESET + delay + FIRST_PAUSE

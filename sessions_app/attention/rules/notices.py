@@ -436,16 +436,19 @@ def idle_notice(run_id: str, state: str) -> Notice:
     )
 
 
-def cut_off_notice(run_id: str, *, has_worked: bool) -> Notice:
-    """Return the notice of a turn that a usage limit had ended, which is over, and that nothing continues."""
+def cut_off_notice(run_id: str, why: str, *, has_worked: bool) -> Notice:
+    """Return the notice of a turn that a suspension followed, which is over; nothing continues the turn.
+
+    ``why`` is a sentence: what had ended it.
+    """
     step = "Open the session: send the prompt again, or send another one."
     if has_worked:
         step = "Open the session: continue the turn, or send another prompt."
     return Notice(
         AttentionKind.IDLE,
         f"idle:{run_id}",
-        "The usage limit is over, and the agent’s turn is not continued",
-        "A usage limit had ended its last turn. Nothing else is queued.",
+        "The session is no longer suspended, and its turn is not continued",
+        f"{why} Nothing else is queued.",
         step,
     )
 
@@ -474,10 +477,10 @@ def outage_notice(suspension_id: str, headline: str, tries_at: str, message: str
 
     ``tries_at`` is when the turn is tried again, in words; empty: never by itself.
     """
-    why = "The turn was retried without success, and is not tried again automatically"
+    why = "The turn is not tried again automatically"
     step = "Open the session and let it go on when the provider works again, or send another prompt."
     if tries_at:
-        why = f"The turn was retried without success, and is tried again {tries_at}"
+        why = f"Unless somebody cancels it, the turn is tried again {tries_at}"
         step = "Wait: prompts in the queue are sent after it. Or open the session and let it go on now."
     return Notice(
         AttentionKind.SUSPENDED,

@@ -237,7 +237,9 @@ def annotate_needs(rows: QuerySet[TaskSession], user: User) -> QuerySet[TaskSess
         looks=has_unseen(user, AttentionKind.IDLE),
         is_start_ordered=Exists(starts),
         waits_for_capacity=Exists(starts.filter(**{f"payload__{QUEUED_FOR_CAPACITY}": True})),
-        is_suspended=Exists(Suspension.objects.filter(session=OuterRef("pk"), ended_at=None)),
+        suspension_reason=Subquery(
+            Suspension.objects.filter(session=OuterRef("pk"), ended_at=None).values("reason")[:1]
+        ),
         is_over_budget=Exists(BudgetHold.objects.filter(session=OuterRef("pk"), ended_at=None)),
         is_retrying=Exists(
             Prompt.objects.filter(session=OuterRef("pk"), kind=PromptKind.RETRY, state=PromptState.QUEUED)
@@ -281,7 +283,8 @@ def _describe(session: Any, state: SessionRunState, has_swept: bool) -> tuple[st
         pending_questions=int(session.questions),
         waits_outside=run is not None and run.state == RunState.WAITING and run.wait_kind != WaitKind.PERMISSION,
         next_restart_at=session.next_restart_at,
-        suspended=session.is_suspended,
+        suspended=session.suspension_reason is not None,
+        suspension_reason=session.suspension_reason or "",
         over_budget=session.is_over_budget,
         retrying=session.is_retrying,
         last_run_state=last_state,

@@ -33,7 +33,7 @@ from sessions_app.sessions.rules.session_status import SessionStatus
 from sessions_app.sessions.rules.situation_facts import IdleReason
 from sessions_app.sessions.services.intents import BULK_ACTIONS, BULK_LIMIT, MODES
 from sessions_app.starts.rules.restart_rules import WaitReason
-from sessions_app.suspensions.api.serializers import CutOffTurnSerializer, SuspensionSerializer
+from sessions_app.suspensions.api.serializers import CutOffTurnSerializer, OwnWaitSerializer, SuspensionSerializer
 from sessions_app.usage.api.serializers import BudgetHoldSerializer
 from sessions_app.waits.rules.wait_keys import WaitKind
 
@@ -353,6 +353,9 @@ class StatusSerializer(serializers.Serializer[Any]):
     cancel_ignored_since = serializers.DateTimeField(
         allow_null=True,
         help_text="Since when the agent has ignored a request to cancel its turn; null if it does not.",
+    )
+    own_wait = OwnWaitSerializer(
+        allow_null=True, help_text="The agent says in its open turn that it waits by itself; null if it does not."
     )
     suspension = SuspensionSerializer(
         allow_null=True, help_text="Its usage limit is reached or its provider is down; null if neither."

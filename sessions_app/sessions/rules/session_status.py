@@ -52,6 +52,13 @@ class BudgetHoldStatus(TypedDict):
     since: str
 
 
+class OwnWaitStatus(TypedDict):
+    """The agent has said in its open turn that it waits by itself, and then goes on."""
+
+    since: str
+    until: str | None
+
+
 class SuspensionStatus(TypedDict):
     """A usage limit of the agent or an outage of its provider, during which nothing is sent to it."""
 
@@ -208,6 +215,7 @@ class SessionStatus:
     next_restart_at: str | None
     stalled_since: str | None
     cancel_ignored_since: str | None
+    own_wait: OwnWaitStatus | None
     suspension: SuspensionStatus | None
     cut_off_turn: CutOffTurnStatus | None
     budget_hold: BudgetHoldStatus | None

@@ -80,6 +80,7 @@ class Code(StrEnum):
     BUDGET = "budget"
     RETRYING = "retrying"
     CANCEL_IGNORED = "cancel_ignored"
+    OWN_WAIT = "own_wait"
     STALLED = "stalled"
     STARTING = "starting"
     OUTSIDE = "outside"
@@ -286,10 +287,14 @@ class SituationFacts:
     retrying: bool = False
     """A failed turn is about to be retried."""
     retry: Retry | None = None
+    waits_by_itself: bool = False
+    """The agent has said in its open turn that it waits by itself; False in lists."""
+    waits_by_itself_until: datetime | None = None
+    """When it goes on; None: it does not say so."""
     suspended: bool = False
     """Its usage limit is reached, or its provider is down."""
     suspension_reason: str = ""
-    """The code of the limit or the outage; empty in lists."""
+    """The code of the limit or the outage."""
     suspended_until: datetime | None = None
     """When the session goes on by itself; None: not known, or a list did not load it."""
     suspension_message: str = ""
@@ -298,6 +303,8 @@ class SituationFacts:
     """A ``Continuation``: what then happens to the turn that the limit has ended; empty: nothing, or not loaded."""
     cut_off: bool = False
     """A limit has ended the newest turn and is over, and nothing continues it; False in lists."""
+    cut_off_reason: str = ""
+    """The code of the limit or the outage that has ended that turn; empty in lists."""
     cut_off_has_worked: bool = False
     """The agent had used a tool in that turn."""
     over_budget: bool = False

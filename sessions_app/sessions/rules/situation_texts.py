@@ -27,7 +27,7 @@ from sessions_app.sessions.rules.situation_facts import (
     SituationFacts,
     state_label,
 )
-from sessions_app.suspensions.rules.suspension import Continuation, headline
+from sessions_app.suspensions.rules.suspension import Continuation, cut_off_sentence, headline, suspension_label
 from sessions_app.turns.rules.transient_errors import TROUBLE_SENTENCES
 
 Facts = SituationFacts
@@ -272,7 +272,7 @@ _WITHOUT_END: Final[Mapping[str, str]] = {
     USAGE_LIMIT: "Send a prompt when the limit has ended, or go on now.",
     CREDIT_EXHAUSTED: "Add credit at the provider, then go on or send a prompt.",
     **dict.fromkeys(
-        TROUBLE_SENTENCES, "The turn was tried many times. Go on or send a prompt when the provider works."
+        TROUBLE_SENTENCES, "It is not tried again automatically. Go on or send a prompt when the provider works."
     ),
 }
 _CANCELLABLE: Final = frozenset({Continuation.AGAIN, Continuation.CONTINUE})
@@ -281,7 +281,7 @@ _CANCELLABLE: Final = frozenset({Continuation.AGAIN, Continuation.CONTINUE})
 def suspended(f: Facts) -> Situation:
     """Describe a session whose agent has reached a usage limit, or whose provider is down."""
     why = headline(f.suspension_reason)
-    text, step = f"{why}.", _WITHOUT_END.get(f.suspension_reason, _WITHOUT_END[USAGE_LIMIT])
+    text, step = f"{why}.", _WITHOUT_END.get(f.suspension_reason, "Go on now, or send a prompt.")
     if f.suspended_until is not None:
         text = f"{why}. Nothing is sent to the agent before {f.suspended_until:%Y-%m-%d %H:%M:%S} UTC."
         step = f"Prompts that you send now wait until then. {_CONTINUATIONS.get(f.continuation, '')}".strip()
@@ -295,15 +295,26 @@ def suspended(f: Facts) -> Situation:
         step,
         "go_on_or_cancel" if f.continuation in _CANCELLABLE else "go_on",
         IdleReason.SUSPENDED,
-        LABELS[Code.SUSPENDED],
+        suspension_label(f.suspension_reason),
         at=f.suspended_until,
         until=f.suspended_until,
     )
 
 
+def own_wait(f: Facts) -> Situation:
+    """Describe a turn in which the agent waits by itself. Its label is that of a working session: it goes on alone."""
+    until = "for the end of a limit"
+    if f.waits_by_itself_until is not None:
+        until = f"until {f.waits_by_itself_until:%Y-%m-%d %H:%M:%S} UTC"
+    text = f"The agent says that it waits {until} and then goes on with its turn by itself."
+    return Situation(
+        Code.OWN_WAIT, "info", text, "Prompts that you send now are queued. To end the wait, cancel.", "cancel"
+    )
+
+
 def cut_off(f: Facts) -> Situation:
     """Describe a turn that a limit has ended, which is over, and that nothing continues."""
-    text = "The last turn was cut off by a limit that is over. Nothing continues the turn automatically."
+    text = f"{cut_off_sentence(f.cut_off_reason)} Nothing continues the turn automatically."
     if f.cut_off_has_worked:
         step = "Continue the turn, or send another prompt."
         return Situation(Code.CUT_OFF, "info", text, step, "continue_turn")

@@ -248,6 +248,7 @@ _ROWS: Final[tuple[_Row, ...]] = (
     (_waits_for_budget, situation_texts.over_budget),
     (lambda f: f.retrying and not f.is_down, situation_texts.retrying),
     (lambda f: f.cancel_ignored_since is not None, situation_texts.cancel_ignored),
+    (lambda f: f.waits_by_itself, situation_texts.own_wait),
     (lambda f: f.stalled_since is not None, situation_texts.stalled),
     (lambda f: f.is_starting, situation_texts.starting),
     (lambda f: f.waits_outside, situation_texts.outside),

@@ -64,6 +64,7 @@ from sessions_app.sessions.rules.session_status import (
     BudgetHoldStatus,
     CutOffTurnStatus,
     InterruptedWaitStatus,
+    OwnWaitStatus,
     ReceiptStatus,
     ResumeCostStatus,
     RetryStatus,
@@ -74,9 +75,15 @@ from sessions_app.sessions.rules.session_status import (
 from sessions_app.sessions.rules.situation_facts import SituationFacts
 from sessions_app.sessions.services.intents import waiting_retry
 from sessions_app.sessions.services.situations import situation_facts, start_wait_json, with_situation
-from sessions_app.suspensions.continuations import decide_continuation, find_cut_off_turn, refused_prompts
+from sessions_app.suspensions.continuations import (
+    decide_continuation,
+    find_cut_off_turn,
+    newest_working_turn,
+    refused_prompts,
+)
 from sessions_app.suspensions.models import open_suspension
 from sessions_app.turns.models import newest_run, newest_runs
+from sessions_app.turns.own_waits import find_open_wait
 from sessions_app.turns.rules.transient_errors import TROUBLE_SENTENCES
 from sessions_app.usage.models import open_hold
 from sessions_app.waits.rules.wait_keys import WaitKeyState, WaitKind, most_usable_state
@@ -214,6 +221,7 @@ def read_session(session: TaskSession, user: User | None = None) -> SessionReadi
         next_restart_at=iso_time(session.next_restart_at),
         stalled_since=iso_time(session.stalled_since),
         cancel_ignored_since=_cancel_ignored_since(session, run),
+        own_wait=own_wait_json(run),
         suspension=suspension_json(session, run),
         cut_off_turn=cut_off_turn_json(session, run),
         budget_hold=budget_hold_json(session),
@@ -257,6 +265,14 @@ def budget_hold_json(session: TaskSession) -> BudgetHoldStatus | None:
     }
 
 
+def own_wait_json(run: Turn | None) -> OwnWaitStatus | None:
+    """Return the wait that the agent has announced in its open turn; None if it does not wait by itself."""
+    wait = find_open_wait(run)
+    if wait is None:
+        return None
+    return {"since": wait.since.isoformat(), "until": iso_time(wait.until)}
+
+
 def suspension_json(session: TaskSession, run: Turn | None) -> SuspensionStatus | None:
     """Return why and until when nothing is sent to the agent; None if its session is not suspended.
 
@@ -265,7 +281,7 @@ def suspension_json(session: TaskSession, run: Turn | None) -> SuspensionStatus 
     row = open_suspension(session.id)
     if row is None:
         return None
-    has_prompt = refused_prompts(row, run).exists()
+    has_prompt = refused_prompts(row, newest_working_turn(run)).exists()
     return {
         "id": str(row.id),
         "reason": row.reason,
@@ -274,18 +290,18 @@ def suspension_json(session: TaskSession, run: Turn | None) -> SuspensionStatus 
         "resets_at": row.resets_at.isoformat() if row.resets_at else None,
         "zone": row.zone,
         "until": row.wakes_at.isoformat() if row.wakes_at else None,
-        "continuation": str(decide_continuation(session, row, has_prompt=has_prompt)),
+        "continuation": str(decide_continuation(session.agent_profile.agent_type, row, has_prompt=has_prompt)),
     }
 
 
 def cut_off_turn_json(session: TaskSession, run: Turn | None) -> CutOffTurnStatus | None:
     """Return the newest turn if a limit has ended it that is over, and nothing continues it; else None."""
     row = find_cut_off_turn(session, run)
-    if row is None or run is None:
-        return None
+    if row is None or run is None or run.ended_at is None:
+        return None  # or the agent works on its own now
     return {
         "suspension_id": str(row.id),
-        "message_id": run.message_id,
+        "message_id": row.run.message_id,
         "reason": row.reason,
         "message": row.message,
         "has_worked": row.has_worked,

@@ -7,6 +7,13 @@ from rest_framework import serializers
 from sessions_app.suspensions.rules.suspension import Continuation
 
 
+class OwnWaitSerializer(serializers.Serializer):  # type: ignore[type-arg]
+    """The agent has said in its open turn that it waits by itself, such as for the end of its limit."""
+
+    since = serializers.DateTimeField(help_text="When it said so.")
+    until = serializers.DateTimeField(allow_null=True, help_text="When it goes on; null if it does not say so.")
+
+
 class SuspensionSerializer(serializers.Serializer):  # type: ignore[type-arg]
     """A usage limit of the agent or an outage of its provider, during which nothing is sent to it."""
 

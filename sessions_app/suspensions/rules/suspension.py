@@ -10,7 +10,7 @@ from typing import Final
 
 from executors_app.agents import CREDIT_EXHAUSTED, USAGE_LIMIT
 from executors_app.agents.limit_resets import MOST
-from sessions_app.sessions.rules.situation_facts import humanize_code
+from sessions_app.sessions.rules.situation_facts import LABELS, Code, Label, humanize_code
 from sessions_app.turns.rules.transient_errors import TROUBLE_SENTENCES
 
 FIRST_PAUSE: Final = timedelta(seconds=5)
@@ -21,6 +21,8 @@ PER_SESSION: Final = timedelta(seconds=1)
 """What each further session adds to it."""
 LONGEST_HOLD: Final = MOST + timedelta(days=1)
 """No session waits longer; a later time was written under a wrong clock, and counts as past."""
+LONGEST_OWN_WAIT: Final = timedelta(hours=24)
+"""How long an agent that waits by itself is left alone if it does not say until when."""
 
 
 TRY_DELAYS: Final = tuple(timedelta(minutes=minutes) for minutes in (5, 10, 20, 40, 60))
@@ -34,14 +36,33 @@ HEADLINES: Final[Mapping[str, str]] = {
     **{trouble: sentence.removesuffix(".") for trouble, sentence in TROUBLE_SENTENCES.items()},
 }
 """Why a session is suspended, in words."""
+_LIMIT_LABELS: Final = {
+    USAGE_LIMIT: Label("Usage limit", "ask"),
+    CREDIT_EXHAUSTED: Label("No credit", "ask"),
+}
 
 
 def headline(reason: str) -> str:
-    """Return why a session is suspended; that of a limit where a list has not loaded the reason."""
+    """Return why a session is suspended; a reason that another version wrote is named as it is."""
     if not reason:
-        return HEADLINES[USAGE_LIMIT]
-    # A reason of another version is named as it is.
+        return "The session is suspended"
     return HEADLINES.get(reason) or f"The agent’s turn has ended with an error that passes: {humanize_code(reason)}"
+
+
+def suspension_label(reason: str) -> Label:
+    """Return why a session is suspended, in a word."""
+    if is_outage(reason):
+        return Label("Provider error", "ask")
+    return _LIMIT_LABELS.get(reason, LABELS[Code.SUSPENDED])
+
+
+def cut_off_sentence(reason: str) -> str:
+    """Say what has ended a turn that nothing continues, after its suspension."""
+    if reason == CREDIT_EXHAUSTED:
+        return "The last turn ended because the agent’s account had no credit left."
+    if is_outage(reason):
+        return "The last turn ended with an error of the model’s provider."
+    return "The last turn was ended by a limit that is over."
 
 
 def is_outage(reason: str) -> bool:

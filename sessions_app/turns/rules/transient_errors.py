@@ -59,13 +59,14 @@ class Retry:
             return "The agent is working on its own and did not take the prompt. It is sent again when that work ends."
         if self.trouble == LOGGED_OUT:
             return "A login has ended. The prompt is sent again."
-        if self.trouble in (USAGE_LIMIT, CREDIT_EXHAUSTED):
+        if self.trouble == CREDIT_EXHAUSTED:
+            return "The turn that ended because the account had no credit left is continued."
+        if self.trouble == USAGE_LIMIT:
             return "The turn that a usage limit has ended is continued."
-        when = "soon"
-        if self.at:
-            when = f"at {self.at:%H:%M:%S} UTC"
         words = TROUBLE_SENTENCES.get(self.trouble, "The turn failed.")
-        return f"{words} The turn is retried {when} ({self.attempt} of {self.of})."
+        if self.at is None:  # a try during an outage, which is none of the counted retries
+            return f"{words} The turn is retried soon."
+        return f"{words} The turn is retried at {self.at:%H:%M:%S} UTC ({self.attempt} of {self.of})."
 
 
 NON_PROVIDER_CODES: Final = frozenset(
