@@ -42,6 +42,7 @@ from sessions_app.usage.services import (
 )
 
 ROW_WIDTH: Final = 100.0
+_LONGEST_AGENT: Final = 64
 
 
 @never_cache
@@ -61,7 +62,7 @@ def show_usage(request: UserHttpRequest) -> HttpResponse:
     chosen = UsageFilter(
         team_id,
         task.id if task else None,
-        request.GET.get("agent", "")[:64] or None,
+        _queried_agent(request),
         queried_number(request, "member") if request.GET.get("member") else None,
         _queried_day(request),
     )
@@ -106,6 +107,14 @@ def _queried_task(request: UserHttpRequest) -> Task | None:
         raise Http404("task must be an id") from None
     found: Task = get_object_or_404(Task.objects.visible_to(request.user), id=task_id)
     return found
+
+
+def _queried_agent(request: UserHttpRequest) -> str | None:
+    """Return the agent type in the query string; None without one. Raises Http404 for what is no name."""
+    name = request.GET.get("agent", "")
+    if len(name) > _LONGEST_AGENT or not name.isprintable():  # a database refuses U+0000
+        raise Http404("agent must be the name of an agent type")
+    return name or None
 
 
 def _queried_day(request: UserHttpRequest) -> date | None:

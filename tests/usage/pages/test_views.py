@@ -73,7 +73,19 @@ def test_page_without_turns_offers_a_longer_period_only_where_there_is_one(
 
 @pytest.mark.parametrize(
     "query",
-    ["days=8", "days=x", "days=-7", "team=x", "team=0", "task=x", f"team={'9' * 30}", "day=x", "day=2026-13-01"],
+    [
+        "days=8",
+        "days=x",
+        "days=-7",
+        "team=x",
+        "team=0",
+        "task=x",
+        f"team={'9' * 30}",
+        "day=x",
+        "day=2026-13-01",
+        "agent=%00",
+        "member=x",
+    ],
 )
 def test_unknown_periods_teams_and_tasks_are_not_found(query: str, ada: Client, world: World) -> None:
     assert ada.get(f"/usage/?{query}").status_code == 404
@@ -112,7 +124,8 @@ def test_turn_of_a_deleted_session_has_no_link(ada: Client, world: World) -> Non
 
 def test_choice_of_other_teams_turns_finds_nothing(bob: Client, world: World) -> None:
     used(world.task(), tokens=77, member=world.ada, agent_type="secret_agent")
-    for query in ("agent=secret_agent", f"member={world.ada.pk}", "agent=" + "x" * 10_000):
+    assert bob.get("/usage/?agent=" + "x" * 10_000).status_code == 404
+    for query in ("agent=secret_agent", f"member={world.ada.pk}", f"member={'9' * 18}"):
         page = bob.get(f"/usage/?{query}").text
         assert "0 tokens in 0 turns" in page
         assert "ada" not in page
