@@ -11,6 +11,7 @@ from sessions_app.kernel.addresses import TASK
 urlpatterns = [
     path("", board.show_board, name="board"),
     path("live/", board.board_updates, name="board-live"),
+    path("first-steps/hide/", board.hide_first_steps, name="first-steps-hide"),
     path("sessions/bulk/", board.act_on_many_sessions, name="bulk"),
     path("tasks/<uuid:task_id>/", tasks.show_task, name="task"),
     path("tasks/<uuid:task_id>/edit/", tasks.edit_task, name="task-edit"),

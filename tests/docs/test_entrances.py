@@ -44,6 +44,7 @@ ADDRESSES: Final[Mapping[str, str]] = {
     **dict.fromkeys(("healthz", "readyz", "metrics"), PROBES),
     **dict.fromkeys(("admin", "agents", "attention", "executors", "live", "login", "logout", "restart"), FORMS),
     **dict.fromkeys(("sessions", "settings", "sweeps", "tasks", "usage", "waits", "workflows", ""), FORMS),
+    "first-steps": FORMS,
     **dict.fromkeys(("design", "favicon.ico", "help"), "head of an HTTP request"),
 }
 """By the first part of an address."""

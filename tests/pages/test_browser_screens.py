@@ -73,6 +73,23 @@ def test_pages_fit_a_phone_in_both_themes(visit: Any, world: World) -> None:
         assert ada.unexpected(*NO_SOCKET) == []
 
 
+def test_board_uses_the_whole_screen(visit: Any, world: World) -> None:
+    create_full_board(world)
+    page = visit(viewport={"width": 1800, "height": 900}).open("/")
+    assert page.locator(".board").evaluate("board => board.getBoundingClientRect().width") > 1700
+    assert page.evaluate("document.documentElement.scrollWidth") <= 1800
+
+
+def test_column_that_needs_people_comes_first_on_a_phone(visit: Any, world: World) -> None:
+    create_full_board(world)
+    page = visit(viewport={"width": 360, "height": 740}).open("/")
+    columns = page.locator(".column").evaluate_all(
+        "all => all.map(one => [one.getBoundingClientRect().top, one.querySelector('.needy') !== null])"
+    )
+    assert [needy for _, needy in sorted(columns)] == sorted((needy for _, needy in columns), reverse=True)
+    assert any(needy for _, needy in columns)
+
+
 def test_keyboard_shortcuts_navigate_the_board_and_can_be_disabled(visit: Any, world: World) -> None:
     create_full_board(world)
     ada = visit()

@@ -293,6 +293,7 @@ PAGES: Final[Mapping[str, Methods]] = {
     "favicon.ico": {"get": same(302), "post": same(405)},
     "help/": {"get": page(), "post": page(405)},
     "help/pictures/<slug:name>.png": {"get": page().at(name="board"), "post": page(405).at(name="board")},
+    "first-steps/hide/": {"get": page(405), "post": page(302)},
     "restart/": {"get": page(), "post": page(403)},
     "restart/live/": {"get": page(), "post": page(405)},
     "usage/": {"get": page(), "post": page(405)},

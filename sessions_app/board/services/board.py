@@ -163,10 +163,11 @@ def _is_shown(state: TaskState, criteria: BoardFilter, counts: Mapping[str, int]
 def _with_run(tasks: QuerySet[Task]) -> QuerySet[Task]:
     """Add, as ``run_id``, the workflow run that the task was created for.
 
-    Teams and repositories are prefetched: many tasks share a few of them. A description can have a megabyte.
+    Teams, repositories and creators are prefetched: many tasks share a few of them. A description can have a megabyte.
     """
     run = Subquery(WorkflowRun.objects.filter(task=OuterRef("pk")).values("id")[:1])
-    return tasks.prefetch_related("repository", "team").defer("description").annotate(run_id=run)
+    creators = Prefetch("created_by", User.objects.only("username"))
+    return tasks.prefetch_related("repository", "team", creators).defer("description").annotate(run_id=run)
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,7 @@ from functools import cached_property
 from typing import Any, Final
 from urllib.parse import urlencode
 
+from django.conf import settings
 from django.contrib import messages
 from django.contrib.auth.models import User
 from django.core.exceptions import PermissionDenied
@@ -37,6 +38,9 @@ from sessions_app.sessions.services.intents import request_many
 from sessions_app.sessions.views.session_summary import attention_label, session_chips
 
 FILTER_TEXT_LIMIT: Final = 200
+FIRST_STEPS_COOKIE: Final = "kandev_first_steps"
+"""Set in a browser whose user has hidden the first steps."""
+_COOKIE_MAX_AGE: Final = 365 * 24 * 3600
 
 
 def parse_filter(values: Mapping[str, str]) -> BoardFilter:
@@ -101,11 +105,22 @@ def show_board(request: UserHttpRequest) -> HttpResponse:
         "reads_only": reads_only,
         "lacking": _missing_prerequisites(form),
     }
-    if not filter_query(criteria):
+    if not filter_query(criteria) and FIRST_STEPS_COOKIE not in request.COOKIES:
         context["steps"] = load_first_steps(request.user)
     context |= filter_context(request.user, criteria)
     context |= columns_context(request.user, criteria)
     return render(request, "board/board.html", context, status=form_status(form))
+
+
+@require_POST
+def hide_first_steps(request: UserHttpRequest) -> HttpResponse:
+    """Hide the first steps in this browser; nothing else changes."""
+    response = redirect("board")
+    secure = bool(settings.SESSION_COOKIE_SECURE)
+    response.set_cookie(
+        FIRST_STEPS_COOKIE, "hidden", max_age=_COOKIE_MAX_AGE, secure=secure, httponly=True, samesite="Lax"
+    )
+    return response
 
 
 def _create(request: UserHttpRequest, form: TaskCreateForm) -> HttpResponse:

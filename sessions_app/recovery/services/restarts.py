@@ -18,6 +18,7 @@ from django.utils import timezone
 from executors_app.machine.process import identity
 from sessions_app.attention.services import inbox
 from sessions_app.board.services.board import annotate_needs
+from sessions_app.kernel.rules.states import SessionState, TaskState
 from sessions_app.models import ContinuityReceipt, RecoverySweep, SweepOutcome, Task, TaskSession, Turn
 from sessions_app.recovery.rules.recovery import SKIPPED
 from sessions_app.recovery.services.sweeps import load_results
@@ -179,6 +180,8 @@ class FirstSteps:
     works: bool
     """Whether its agent is in a turn."""
     has_worked: bool
+    failed: bool
+    """Whether its agent could not start."""
     restarted: bool
 
 
@@ -186,11 +189,15 @@ def load_first_steps(user: User) -> FirstSteps | None:
     """Return the user's progress; None if restarts are not possible here, or the user has finished."""
     if not can_order_restart(user):
         return None
-    task = Task.objects.visible_to(user).filter(archived_at=None, title=DEMO_TASK).order_by("created_at").first()
+    open_tasks = Task.objects.visible_to(user).filter(archived_at=None, title=DEMO_TASK)
+    # A task that is done or cancelled offers no start: its steps could never be completed.
+    task = open_tasks.exclude(state__in=(TaskState.DONE, TaskState.CANCELLED)).order_by("created_at").first()
     if task is None:
         return None
     last = last_ordered()
-    if ContinuityReceipt.objects.visible_to(user).filter(kind="reattached").exists() and last is not None:
+    reattached = ContinuityReceipt.objects.visible_to(user).filter(kind="reattached")
+    # However the restart was caused, by the button or by a real crash: this agent has survived it.
+    if reattached.filter(session__task=task).exists() or (last is not None and reattached.exists()):
         return None
     session = task.sessions.order_by("-created_at").first()
     runs = Turn.objects.filter(session=session) if session else Turn.objects.none()
@@ -199,5 +206,6 @@ def load_first_steps(user: User) -> FirstSteps | None:
         session=session,
         works=runs.filter(ended_at=None).exists(),
         has_worked=runs.exists(),
+        failed=session is not None and session.state == SessionState.ERROR,
         restarted=last is not None and last.killed_at >= task.created_at,
     )

@@ -129,6 +129,14 @@ def test_board_query_count_does_not_grow_with_tasks(ada: Client, world: World) -
     assert queries() == with_one
 
 
+def test_card_names_who_created_the_task_and_when(ada: Client, world: World) -> None:
+    task = world.task()
+    page = ada.get("/").text
+    assert f'ada · <span class="unseen">created </span><time datetime="{task.created_at:%Y-%m-%dT%H:%M}' in page
+    Task.objects.update(created_by=None)
+    assert "ada · <span" not in ada.get("/").text
+
+
 def test_card_shows_the_newest_sessions_and_counts_the_others(
     ada: Client, world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -14,7 +14,7 @@ from django.test import Client
 from django.utils import timezone
 
 from executors_app.machine.process import identity
-from sessions_app.models import Supervisor
+from sessions_app.models import Supervisor, Task, TaskSession
 from sessions_app.recovery.services import restarts
 from sessions_app.recovery.services.restarts import DEMO_TASK
 from tests.pages.world import World, make_sweep, path_of
@@ -154,3 +154,41 @@ def test_first_steps_offer_a_restart_and_then_disappear(staff: Client, world: Wo
     assert f"{path_of(session)}timeline/" in staff.get("/").text
     session.receipts.create(kind="reattached", verified="same_process")
     assert "Try it: restart Kandev" not in staff.get("/").text
+
+
+def demo_session(world: World, data: Path) -> TaskSession:
+    fake_serve(data)
+    session = world.running_session()
+    Task.objects.filter(id=session.task_id).update(title=DEMO_TASK)
+    return session
+
+
+def test_first_steps_end_with_a_restart_that_nobody_ordered(staff: Client, world: World, data: Path) -> None:
+    session = demo_session(world, data)
+    assert "Try it: restart Kandev" in staff.get("/").text
+    session.receipts.create(kind="reattached", verified="same_process")
+    assert "Try it: restart Kandev" not in staff.get("/").text
+
+
+def test_first_steps_are_hidden_on_request(staff: Client, world: World, data: Path) -> None:
+    demo_session(world, data)
+    assert 'formaction="/first-steps/hide/"' in staff.get("/").text
+    answer = staff.post("/first-steps/hide/")
+    assert (answer.status_code, answer["Location"]) == (302, "/")
+    assert "Try it: restart Kandev" not in staff.get("/").text
+
+
+@pytest.mark.parametrize("state", ["DONE", "CANCELLED"])
+def test_first_steps_offer_no_task_that_has_ended(state: str, staff: Client, world: World, data: Path) -> None:
+    session = demo_session(world, data)
+    Task.objects.filter(id=session.task_id).update(state=state)
+    assert "Try it: restart Kandev" not in staff.get("/").text
+
+
+def test_first_steps_say_that_the_agent_could_not_start(staff: Client, world: World, data: Path) -> None:
+    session = demo_session(world, data)
+    session.runs.all().delete()
+    TaskSession.objects.filter(id=session.id).update(state="ERROR")
+    page = staff.get("/").text
+    assert f'<a href="{path_of(session)}">The agent could not start</a>' in page
+    assert "The agent is starting" not in page
