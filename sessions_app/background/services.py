@@ -8,9 +8,10 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
 
-from django.db.models import F
+from django.db.models import F, Q
 from django.utils import timezone
 
+from executors_app.models import ExecutorRunning
 from executors_app.wire.executions import ExecutorStatus
 from sessions_app.agents.events import ProcessesReported
 from sessions_app.background import models
@@ -73,9 +74,10 @@ def record_processes(transaction: SessionTransaction, line: Mapping[str, Any]) -
 
     The log gets an event only if other commands run than before.
     """
-    session, report = transaction.session, parse_report(line)
     # By our clock: that of the agent's machine may be set wrong, and then nothing or everything would be current.
-    models.store_report(session, report, timezone.now())
+    session, now = transaction.session, timezone.now()
+    report = parse_report(line, now)
+    models.store_report(session, report, now)
     known = session.metadata.get(_KEY)
     has_count = _is_of_launch(known, session) and known["count"] == report.count
     if has_count and is_same_work(known["processes"], report.processes):
@@ -103,34 +105,42 @@ def process_commands(session: TaskSession, *, is_running: bool) -> list[str]:
 
 def ended_with_task(task: Task) -> str:
     """Return which background processes the end of a task ends with its sessions; empty if none is known."""
+    unreachable = Q(executions__status=ExecutorStatus.ERROR, executions__error_code=UNREACHABLE)
     running = TaskSession.objects.filter(
-        task=task, executions__id=F("agent_execution_id"), executions__status=ExecutorStatus.READY
+        Q(executions__status=ExecutorStatus.READY) | unreachable,
+        task=task,
+        executions__id=F("agent_execution_id"),
     )
     commands: list[str] = []
     count = 0
-    for session in running.order_by("id"):
+    holds = True
+    sessions = list(running.select_related("background_work").order_by("id"))
+    executions = ExecutorRunning.objects.in_bulk([session.agent_execution_id for session in sessions])
+    for session in sessions:
+        ended = process_count(session, is_running=True)
         commands += process_commands(session, is_running=True)
-        count += process_count(session, is_running=True)
-    return ends_sentence(commands, count)
+        count += ended
+        row, execution = getattr(session, "background_work", None), executions.get(session.agent_execution_id)
+        holds = holds and (not ended or _is_current(session, execution, row))
+    return ends_sentence(commands, count, is_current=holds)
 
 
 def known_processes(session: TaskSession) -> KnownProcesses:
     """Return what is known of a session's background processes, with one query.
 
-    Nothing runs of an agent that has ended. If it cannot be reached, the last report is returned as not current.
+    Nothing runs of an agent that has ended. If its machine does not answer, the last report is returned as not current.
     """
     row = BackgroundWork.objects.filter(session=session).first()
     own = row.policy if row is not None else ""
     applies = models.effective_policy(own, session.agent_profile.background_policy)
     execution, stored = execution_of(session), session.metadata.get(_KEY)
-    if not is_running(session, execution) or not _is_of_launch(stored, session):
-        return KnownProcesses(applies)
-    is_reached = session.error_code != UNREACHABLE
-    if row is None or row.launch_id != session.launch_id or not is_same_work(row.processes, stored["processes"]):
-        # A supervisor of release 1.0 has recorded them.
+    is_out_of_reach = _is_out_of_reach(execution)
+    if not (is_out_of_reach or is_running(session, execution)) or not _is_of_launch(stored, session):
+        return KnownProcesses(applies, is_current=not is_out_of_reach)
+    holds = _is_current(session, execution, row)
+    if row is None or not _is_last_report(row, session):
         processes = [{**each, "cpu_seconds": None} for each in stored["processes"]]
-        return KnownProcesses(applies, processes, stored["count"], is_current=is_reached)
-    is_repeated = row.count > 0 and row.cpu_seconds is not None
+        return KnownProcesses(applies, processes, stored["count"], is_current=holds)
     return KnownProcesses(
         applies,
         row.processes,
@@ -138,7 +148,7 @@ def known_processes(session: TaskSession) -> KnownProcesses:
         row.is_complete,
         row.cpu_seconds,
         row.reported_at,
-        is_current(row.reported_at, timezone.now(), is_reached=is_reached, is_repeated=is_repeated),
+        holds,
     )
 
 
@@ -159,6 +169,28 @@ def set_background_policy(session_id: uuid.UUID, policy: str) -> None:
         raise Invalid(f"policy must be one of {', '.join(BackgroundPolicy)}, or empty.", field="policy")
     with session_transaction(session_id) as transaction:
         models.set_policy(transaction, policy)
+
+
+def _is_out_of_reach(execution: ExecutorRunning | None) -> bool:
+    """Whether the machine of an agent does not answer, which may run on there."""
+    if execution is None:
+        return False
+    return execution.status == ExecutorStatus.ERROR and execution.error_code == UNREACHABLE
+
+
+def _is_last_report(row: BackgroundWork, session: TaskSession) -> bool:
+    """Whether the row has the processes of the session's metadata; a supervisor of release 1.0 writes only those."""
+    listed = session.metadata[_KEY]["processes"]
+    return row.launch_id == session.launch_id and is_same_work(row.processes, listed)
+
+
+def _is_current(session: TaskSession, execution: ExecutorRunning | None, row: BackgroundWork | None) -> bool:
+    """Whether what was last reported still holds."""
+    is_reached = session.error_code != UNREACHABLE and not _is_out_of_reach(execution)
+    if row is None or not _is_last_report(row, session):
+        return is_reached
+    is_repeated = row.count > 0 and row.cpu_seconds is not None
+    return is_current(row.reported_at, timezone.now(), is_reached=is_reached, is_repeated=is_repeated)
 
 
 def _is_of_launch(known: Any, session: TaskSession) -> bool:

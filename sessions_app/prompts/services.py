@@ -673,9 +673,18 @@ def note_interruption(transaction: SessionTransaction, turn: Turn, tools: Sequen
 
 
 def note_outside_work(
-    transaction: SessionTransaction, tools: Sequence[str], processes: Sequence[str], *, was_working: bool, sentence: str
+    transaction: SessionTransaction,
+    tools: Sequence[str],
+    processes: Sequence[str],
+    process_count: int,
+    *,
+    was_working: bool,
+    sentence: str,
 ) -> None:
-    """Store what ended with an agent that had no turn open; what is unfinished already stays so."""
+    """Store what ended with an agent that had no turn open; what is unfinished already stays so.
+
+    ``process_count`` includes processes that are not listed.
+    """
     known = unfinished_of(transaction.session) or {"message_id": "", "run_id": "", "tools": [], "outside": True}
     turn, since = transaction.newest_run, ""
     if turn:  # without a snapshot after it, nothing has changed since the one before
@@ -683,6 +692,7 @@ def note_outside_work(
     added = {
         "tools": [*_texts(known, "tools"), *tools],
         "processes": [*_texts(known, "processes"), *processes],
+        "unlisted_processes": _unlisted_processes(known) + max(process_count - len(processes), 0),
         "since": known.get("since", since),
         "was_working": was_working or bool(known.get("was_working")),
         "sentence": sentence,
@@ -719,7 +729,9 @@ def add_workspace_findings(transaction: SessionTransaction, changed: Sequence[st
     known = unfinished_of(transaction.session)
     if known is None:
         return
-    known = {**known, "changed": list(changed), "processes": list(processes) or _texts(known, "processes")}
+    known = {**known, "changed": list(changed)}
+    if processes:  # all that ended, as their guard has written it down
+        known |= {"processes": list(processes), "unlisted_processes": 0}
     transaction.set_fields(metadata={**transaction.session.metadata, INTERRUPTION_KEY: known})
     waiting = transaction.session.prompts.filter(
         kind=PromptKind.CONTINUE, state=PromptState.QUEUED, message_id=f"continue:{known.get('run_id')}"
@@ -740,9 +752,15 @@ def to_interruption(session: TaskSession, known: Mapping[str, Any]) -> Interrupt
         unfinished_tools=_texts(known, "tools"),
         changed_files=_texts(known, "changed"),
         dead_processes=_texts(known, "processes"),
+        unlisted_processes=_unlisted_processes(known),
         outside_turn=bool(known.get("outside")),
         was_working=known.get("was_working", True) is True,
     )
+
+
+def _unlisted_processes(known: Mapping[str, Any]) -> int:
+    count = known.get("unlisted_processes", 0)
+    return count if isinstance(count, int) and count > 0 else 0
 
 
 def original_prompt(row: Prompt) -> Prompt:

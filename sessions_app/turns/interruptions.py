@@ -152,7 +152,7 @@ def _record_outside_work(
     sentence = continuation.cut_off_sentence(facts, count)
     if _is_being_stopped(transaction):
         reason = "stopped"
-    prompts.note_outside_work(transaction, tools, processes, was_working=was_working, sentence=sentence)
+    prompts.note_outside_work(transaction, tools, processes, count, was_working=was_working, sentence=sentence)
     transaction.record_event(
         OutsideWorkInterrupted(
             reason=reason,

@@ -10,8 +10,8 @@ from django.db.models import F
 from django.utils import timezone
 
 from executors_app.models import AgentProfile
-from sessions_app.background.rules.background_work import POLICY_TEXTS, cpu_time, ends_sentence
-from sessions_app.background.services import policy_of, set_background_policy
+from sessions_app.background.rules.background_work import POLICY_TEXTS, cpu_time, ends_sentence, parse_report
+from sessions_app.background.services import ended_with_task, policy_of, set_background_policy
 from sessions_app.kernel.services.errors import Invalid
 from sessions_app.models import BackgroundWork, TaskSession
 from sessions_app.sessions.services.status import session_status
@@ -109,6 +109,13 @@ def test_process_of_a_loop_that_begins_again_is_no_news() -> None:
     assert session.events.filter(name="session.processes").count() == 1
 
 
+def test_nothing_is_known_of_an_agent_out_of_reach_that_has_reported_nothing() -> None:
+    session = with_agent()
+    change(execution_of(session), status="error", error_code="unreachable")
+    status = session_status(fresh(session))
+    assert (listed(status), status["background"]["is_current"]) == ([], False)
+
+
 def test_more_processes_than_are_read_are_not_called_none() -> None:
     status = report(with_agent(), Journal(), cpu_seconds=0, complete=False)
     assert (status["background_process_count"], status["background"]["is_complete"]) == (1, False)
@@ -133,8 +140,11 @@ def test_report_holds_only_as_long_as_it_is_repeated(
     report(session, journal, {"command": "npm run dev", "since": SINCE}, **values)
     BackgroundWork.objects.update(reported_at=timezone.now() - age)
     change(session, error_code=error_code)
+    if error_code:
+        change(execution_of(session), status="error", error_code=error_code)
     status = session_status(fresh(session))
     assert (listed(status), status["background"]["is_current"]) == (["npm run dev"], is_current)
+    assert ("what still runs of" in ended_with_task(session.task)) is not is_current
     reported_at = datetime.fromisoformat(status["background"]["reported_at"])
     assert reported_at.astimezone(UTC) < timezone.now()
 
@@ -148,6 +158,31 @@ def test_wrong_clock_of_the_agents_machine_does_not_change_what_is_current(skew:
     assert session_status(fresh(session))["background"]["is_current"] is True
     BackgroundWork.objects.update(reported_at=F("reported_at") - timedelta(minutes=4))
     assert session_status(fresh(session))["background"]["is_current"] is False
+
+
+@pytest.mark.parametrize(
+    ("ahead", "age"),
+    [
+        (timedelta(), timedelta(hours=2)),
+        (timedelta(hours=1), timedelta(hours=2)),
+        (timedelta(hours=1), timedelta(minutes=1)),
+    ],
+    ids=["right", "an hour ahead", "begun in the future"],
+)
+def test_clock_that_is_ahead_does_not_move_the_start(ahead: timedelta, age: timedelta) -> None:
+    now = datetime(2026, 11, 29, 12, tzinfo=UTC)
+    their_now = now + ahead
+    processes = [measure("make", 1, (their_now - age).isoformat())]
+    line = {"ts": their_now.timestamp(), "processes": processes, "count": 1}
+    [process] = parse_report(line, now).processes
+    assert now - datetime.fromisoformat(process["since"]) == age
+
+
+@pytest.mark.parametrize("written_at", [None, "now", True, float("nan"), float("inf"), -1, 10**400])
+def test_hostile_time_of_a_report_changes_nothing(written_at: Any) -> None:
+    line = {"ts": written_at, "processes": [measure("make", 1)], "count": 1}
+    [process] = parse_report(line, datetime(2026, 11, 29, 12, tzinfo=UTC)).processes
+    assert process["since"] == SINCE
 
 
 def test_list_of_a_supervisor_of_release_1_0_is_shown_without_measurements() -> None:
@@ -229,6 +264,7 @@ def test_policies_of_profiles_are_those_of_sessions() -> None:
         (["make"], 1, "Stopping ends 1 process that the agent has left running: make."),
         ([], 2, "Stopping ends 2 processes that the agent has left running."),
         (list("abcd"), 5, "Stopping ends 5 processes that the agent has left running: a; b; c; 2 more."),
+        (["make"], 5, "Stopping ends 5 processes that the agent has left running: make; 4 more."),
         (["x" * 99], 1, f"Stopping ends 1 process that the agent has left running: {'x' * 59}…."),
     ],
 )

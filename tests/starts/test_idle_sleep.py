@@ -368,8 +368,10 @@ def test_processes_that_end_with_sleep_are_counted_beyond_those_that_are_listed(
 
     assert put_to_sleep(session, background=[each["command"] for each in listed])
 
-    told = last_payload(fresh(session), OutsideWorkInterrupted.name)
+    row = fresh(session)
+    told = last_payload(row, OutsideWorkInterrupted.name)
     assert (len(told["processes"]), told["process_count"]) == (20, 35)
+    assert "- sleep 19\n- and 15 more\n" in context_before(row, Prompt(session=row, message_id="p2", text="go on"))
 
 
 @pytest.mark.parametrize(("own", "deployment", "sleeps"), [("keep", "end", False), ("end", "keep", True)])

@@ -21,6 +21,8 @@ _MAX_NAMED: Final = 3
 """Processes that a question before a stop names."""
 _NAMED_LENGTH: Final = 60
 _MAX_CPU_SECONDS: Final = 10.0**9
+_MAX_TIME: Final = 10.0**10
+"""Seconds since 1970."""
 CURRENT_FOR: Final = timedelta(minutes=3)
 """How long a report holds. agentctl repeats it every minute."""
 
@@ -91,12 +93,16 @@ class Report:
         return [{"command": each["command"], "since": each["since"]} for each in self.processes]
 
 
-def parse_report(line: Mapping[str, Any]) -> Report:
-    """Return what a journal line of kind ``agent.processes`` says."""
+def parse_report(line: Mapping[str, Any], now: datetime) -> Report:
+    """Return what a journal line of kind ``agent.processes`` says, read at the time ``now``.
+
+    A line from the future shows by how much the clock of agentctl's machine is at least ahead.
+    """
+    ahead = _seconds_ahead(line.get("ts"), now)
     reported = line.get("processes")
     if not isinstance(reported, list):
         reported = []
-    parsed = (_parse_process(each) for each in reported[:MAX_LISTED])
+    parsed = (_parse_process(each, ahead) for each in reported[:MAX_LISTED])
     processes = [process for process in parsed if process is not None]
     count = line.get("count")
     if isinstance(count, bool) or not isinstance(count, int) or count < len(processes):
@@ -133,18 +139,22 @@ def is_current(reported_at: datetime | None, now: datetime, *, is_reached: bool,
     return now - reported_at <= CURRENT_FOR
 
 
-def ends_sentence(commands: Sequence[str], count: int) -> str:
+def ends_sentence(commands: Sequence[str], count: int, *, is_current: bool = True) -> str:
     """Return which of an agent's ``count`` background processes a stop ends, naming the first; empty if there is none.
 
-    ``commands`` are those that are listed.
+    ``commands`` are those that are listed. Unless ``is_current``, it is unknown which of them still run.
     """
     if not count:
         return ""
-    named = [f"{command[: _NAMED_LENGTH - 1]}…" if len(command) > _NAMED_LENGTH else command for command in commands]
-    text = f"Stopping ends {count:,} process{'es' if count > 1 else ''} that the agent has left running"
+    processes = f"{count:,} process{'es' if count > 1 else ''}"
+    text = f"Stopping ends {processes} that the agent has left running"
+    if not is_current:
+        text = f"Stopping ends what still runs of {processes} that the agent had left when it last reported"
+    first = commands[:_MAX_NAMED]
+    named = [f"{command[: _NAMED_LENGTH - 1]}…" if len(command) > _NAMED_LENGTH else command for command in first]
     if named:
-        more = f"; {count - _MAX_NAMED:,} more" if count > _MAX_NAMED else ""
-        text = f"{text}: {'; '.join(named[:_MAX_NAMED])}{more}"
+        more = f"; {count - len(named):,} more" if count > len(named) else ""
+        text = f"{text}: {'; '.join(named)}{more}"
     return f"{text}."
 
 
@@ -160,8 +170,18 @@ def cpu_time(seconds: float | None) -> str:
     return f"{whole // 3600:,} h {whole % 3600 // 60} min"
 
 
-def _parse_process(reported: Any) -> dict[str, Any] | None:
-    """Return a reported process with its command on one line of visible characters; None if it is none."""
+def _seconds_ahead(written_at: Any, now: datetime) -> float:
+    """Return by how many seconds a time since 1970 is after ``now``; 0 for one that no clock shows."""
+    if isinstance(written_at, bool) or not isinstance(written_at, int | float) or not 0 < written_at < _MAX_TIME:
+        return 0.0
+    return max(written_at - now.timestamp(), 0.0)
+
+
+def _parse_process(reported: Any, ahead: float) -> dict[str, Any] | None:
+    """Return a reported process with its command on one line of visible characters; None if it is none.
+
+    ``ahead`` is by how many seconds the clock is ahead that has measured its start.
+    """
     if not isinstance(reported, Mapping):
         return None
     command, since = reported.get("command"), reported.get("since")
@@ -172,7 +192,7 @@ def _parse_process(reported: Any) -> dict[str, Any] | None:
         started_at = datetime.fromisoformat(since)
         if not visible or started_at.tzinfo is None:  # without a zone it would be read in that of the server
             return None
-        since = started_at.astimezone(UTC).isoformat()
+        since = (started_at.astimezone(UTC) - timedelta(seconds=round(ahead))).isoformat()
     except (ValueError, OverflowError):  # hostile times overflow in the conversion
         return None
     return {"command": visible, "since": since, "cpu_seconds": _parse_cpu_seconds(reported.get("cpu_seconds"))}

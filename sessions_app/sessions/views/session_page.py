@@ -482,7 +482,8 @@ class SessionPage:
     def stop_ends(self) -> str:
         """Which processes a stop ends; empty if none is known."""
         commands = [each["command"] for each in self.background_processes]
-        return ends_sentence(commands, self.status.background_process_count)
+        holds = self.status.background["is_current"]
+        return ends_sentence(commands, self.status.background_process_count, is_current=holds)
 
     @property
     def unlisted_processes(self) -> int:

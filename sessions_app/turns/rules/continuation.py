@@ -36,6 +36,8 @@ class Interruption:
     """Files that changed in git since the turn began."""
     dead_processes: Sequence[str] = ()
     """Commands that were running in the background."""
+    unlisted_processes: int = 0
+    """How many others were."""
     outside_turn: bool = False
     """Whether no turn was open."""
     was_working: bool = True
@@ -172,18 +174,18 @@ def _wait_ended(wait: InterruptedWait) -> str:
 
 def _what_is_known(facts: Interruption) -> list[str]:
     lists = (
-        ("These tool calls have no result; they may or may not have had their effect:", facts.unfinished_tools),
-        ("Changed in git since the turn began:", facts.changed_files),
-        ("These background processes have ended:", facts.dead_processes),
+        ("These tool calls have no result; they may or may not have had their effect:", facts.unfinished_tools, 0),
+        ("Changed in git since the turn began:", facts.changed_files, 0),
+        ("These background processes have ended:", facts.dead_processes, facts.unlisted_processes),
     )
-    return [f"{title}\n{_listed(items)}" for title, items in lists if items]
+    return [f"{title}\n{_listed(items, unlisted)}" for title, items, unlisted in lists if items or unlisted]
 
 
-def _listed(items: Sequence[str]) -> str:
+def _listed(items: Sequence[str], unlisted: int) -> str:
     lines = [f"- {' '.join(item.split())}" for item in items[:_MAX_LISTED]]
-    more = len(items) - _MAX_LISTED
+    more = len(items) + unlisted - len(lines)
     if more > 0:
-        lines.append(f"- and {more} more")
+        lines.append(f"- and {more} more" if lines else f"- {more} whose commands are unknown")
     return "\n".join(lines)
 
 

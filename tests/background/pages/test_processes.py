@@ -28,6 +28,9 @@ def test_old_report_is_shown_as_unknown_with_its_time(ada: Client, world: World)
     assert "Processes of the agent, as last reported" in html
     assert "it is unknown which of them still run" in html
     assert "As of <time" in html
+    question = "Stopping ends what still runs of 1 process that the agent had left when it last reported: npm run dev."
+    assert question in html
+    assert "Stopping ends 1 process" not in html
     assert "A process that it started ran when it last reported; whether it still runs is unknown." in html
 
 
@@ -35,6 +38,8 @@ def test_page_of_a_task_names_what_its_end_would_end(ada: Client, world: World) 
     session = with_processes(world)
     path = f"/tasks/{session.task_id}/"
     assert "Stopping ends 1 process that the agent has left running: npm run dev." in ada.get(path).text
+    BackgroundWork.objects.update(reported_at=timezone.now() - timedelta(hours=1))
+    assert "Stopping ends what still runs of 1 process" in ada.get(path).text
     session.executions.update(status="stopped")
     assert "Stopping ends" not in ada.get(path).text
 
