@@ -23,6 +23,7 @@ from executors_app.agentctl.process.background import (
     BackgroundWork,
     orphan_commands,
 )
+from executors_app.agentctl.process.process_roles import ProcessFacts
 from tests.waiting import eventually, eventually_async
 
 AGENT = """
@@ -105,6 +106,15 @@ def test_processes_of_turns_are_told_from_the_agents_own(guard: subprocess.Popen
 @pytest.mark.parametrize("pid", [None, 2**22 + 1])
 def test_no_agent_has_no_background_processes(pid: int | None) -> None:
     assert BackgroundProcesses().running(pid) == BackgroundWork()
+
+
+def test_start_of_a_process_follows_a_clock_that_is_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    background, facts = BackgroundProcesses(), ProcessFacts(4711, 1, 100, "make")
+    before = datetime.fromisoformat(background._describe(facts).since)
+    boot_time = background_module._boot_time
+    monkeypatch.setattr(background_module, "_boot_time", lambda: boot_time() + 3600)
+    after = datetime.fromisoformat(background._describe(facts).since)
+    assert abs(after - before - timedelta(hours=1)) <= timedelta(seconds=1)
 
 
 def process(name: str, cpu_seconds: float = 0.0) -> BackgroundProcess:

@@ -25,6 +25,8 @@ _CHECK_INTERVAL: Final = 10.0
 """Seconds between two checks, as long as such a process runs."""
 _REPORT_INTERVAL: Final = 60.0
 """Seconds between two reports without a change, which say how much CPU time the processes have taken."""
+_CLOCK_TOLERANCE: Final = 2.0
+"""Seconds by which the clock may drift before the starts of processes follow it."""
 _NPX_OPTIONS: Final = frozenset({"-y", "--yes", "-q", "--quiet"})
 _MAX_COMMANDS: Final = 200
 """Command lines of the agent's own processes that are remembered."""
@@ -76,8 +78,7 @@ class BackgroundProcesses:
         self.secrets: frozenset[str] = frozenset()
         """Values that are not shown in command lines."""
         self._left: frozenset[Key] = frozenset()
-        # Read once: with a new reading each time, the same process would seem to have started at another moment.
-        self._booted_at = time.time() - time.clock_gettime(time.CLOCK_BOOTTIME)
+        self._booted_at = _boot_time()
 
     def note_started(
         self, mcp_servers: Iterable[Mapping[str, Any]] = (), environment: Mapping[str, str] | None = None
@@ -121,6 +122,9 @@ class BackgroundProcesses:
         return BackgroundWork(tuple(map(self._describe, left)), found.is_complete)
 
     def _describe(self, process: ProcessFacts) -> BackgroundProcess:
+        # With a new reading each time, the same process would seem to have started at another moment.
+        if abs(_boot_time() - self._booted_at) > _CLOCK_TOLERANCE:
+            self._booted_at = _boot_time()  # the clock has been set
         at = self._booted_at + process.started / os.sysconf("SC_CLK_TCK")
         since = datetime.fromtimestamp(int(at), UTC).isoformat()
         return BackgroundProcess(process.command, since, round(process.cpu_seconds, 1), process.pid)
@@ -210,6 +214,11 @@ def orphan_commands(guard_pid: int, agent_pid: int | None, secrets: Iterable[str
     """Return the command lines of processes that the agent has started and that are no descendants of it any more."""
     found = descendants_of([guard_pid], agent_pid, below_it=False).processes
     return [redact_command(process.command, secrets) for process in found[:MAX_LISTED]]
+
+
+def _boot_time() -> float:
+    """Return when the machine was booted, by its present clock."""
+    return time.time() - time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
 def _read(agent_pid: int | None, guard_pids: Iterable[int]) -> Descendants:
