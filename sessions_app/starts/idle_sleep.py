@@ -138,6 +138,8 @@ def write_asleep(stream: ExecutionStream, left_running: Sequence[str] = ()) -> b
         since = idle_since(transaction)
         if not _may_sleep(transaction) or since is None or since > _idle_limit():
             return False
+        if left_running and policy_of(stream.session_id) is BackgroundPolicy.KEEP:
+            return False  # chosen while agentctl was queried
         record_ended_work(transaction, IDLE_REASON, left_running)
         record_agent_stopped(transaction)
         transaction.set_fields(next_restart_at=None)

@@ -11,6 +11,7 @@ import pytest
 from django.utils import timezone
 
 from executors_app.wire.protocol import JournalKind
+from sessions_app.background.rules.background_work import BackgroundPolicy
 from sessions_app.background.services import set_background_policy
 from sessions_app.events import event_label
 from sessions_app.models import (
@@ -382,3 +383,11 @@ def test_own_policy_for_processes_precedes_that_of_the_deployment(
     session = idle_session()
     set_background_policy(session.id, own)
     assert put_to_sleep(session, background=["npm run dev"]) is sleeps
+
+
+def test_policy_chosen_during_the_check_keeps_the_processes(monkeypatch: pytest.MonkeyPatch) -> None:
+    session = idle_session()
+    before = iter([BackgroundPolicy.END])
+    monkeypatch.setattr(idle_sleep, "policy_of", lambda _: next(before, BackgroundPolicy.KEEP))
+    assert not put_to_sleep(session, background=["npm run dev"])
+    assert execution_of(session).status == "ready"
