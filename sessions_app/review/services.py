@@ -9,6 +9,8 @@ from typing import Any
 from executors_app.machine.git.branch_changes import Comparison
 from executors_app.repositories import saved_branch
 from executors_app.repositories.recovery_refs import SavedWork
+from executors_app.wire.errors import AgentctlForeign, AgentctlRefused, AgentctlUnreachable, NotKept
+from executors_app.wire.protocol import Code
 from sessions_app.models import TaskSession
 from sessions_app.workspace.services.workspace import ask_agentctl, find_saved_work
 
@@ -30,6 +32,34 @@ def read_branch_hunks(session: TaskSession, paths: Sequence[str], context: int, 
     if kept:
         return saved_branch.saved_branch_hunks(*_saved(session, base), paths, context)
     return ask_agentctl(session, lambda client: client.branch_hunks(base, paths, context))
+
+
+def read_open_or_saved(
+    session: TaskSession, first: int, count: int, context: int
+) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """Return the files of a branch, and the hunks of some of them; from saved work if the workspace is not open.
+
+    Raises ExecutorError: if nothing is saved either, why the workspace cannot be read.
+    """
+    try:
+        return _read(session, first, count, context, kept=False)
+    except (AgentctlUnreachable, AgentctlForeign, AgentctlRefused) as error:
+        if isinstance(error, AgentctlRefused) and error.refusal != Code.WORKTREE_MISSING:
+            raise
+        try:
+            return _read(session, first, count, context, kept=True)
+        except NotKept:
+            raise error from None
+
+
+def _read(
+    session: TaskSession, first: int, count: int, context: int, *, kept: bool
+) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    found = list_branch_changes(session, kept=kept)
+    paths = [file["path"] for file in found["files"][first : first + count]]
+    if not paths:
+        return found, []
+    return found, read_branch_hunks(session, paths, context, kept=kept)["files"]
 
 
 def _saved(session: TaskSession, base: str) -> tuple[SavedWork, Comparison]:

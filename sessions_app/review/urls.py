@@ -1,12 +1,16 @@
-"""URLs of the review: the API."""
+"""URLs of the review: a page, and the API."""
 
 from __future__ import annotations
 
 from django.urls import path
 
 from sessions_app.kernel.addresses import SESSION
+from sessions_app.review import views
 from sessions_app.review.api import views as api
 
+urlpatterns = [
+    path(SESSION + "changes/", views.show_changes, name="session-changes"),
+]
 api_urlpatterns = [
     path(SESSION + "review/", api.BranchChangesView.as_view()),
     path(SESSION + "review/hunks/", api.BranchHunksView.as_view()),

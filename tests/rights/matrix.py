@@ -320,6 +320,7 @@ PAGES: Final[Mapping[str, Methods]] = {
     _SESSION_PAGE + "live/": {"get": page_reads(), "post": page(405)},
     _SESSION_PAGE + "earlier/": {"get": page_reads(), "post": page(405)},
     _SESSION_PAGE + "messages/<uuid:entry_id>/": {"get": page_reads(), "post": page(405)},
+    _SESSION_PAGE + "changes/": {"get": page_reads(), "post": page(405)},
     _SESSION_PAGE + "timeline/": {"get": page_reads(), "post": page(405)},
     _SESSION_PAGE + "timeline/live/": {"get": page_reads(), "post": page(405)},
     _SESSION_PAGE + "edit-prompt/": {

@@ -1,7 +1,8 @@
-// The Changes panel: uncommitted changes, diffs, the latest commits, and a form to commit.
+// The Changes panel: the whole branch, uncommitted changes, the latest commits, and a form to commit.
 
 import { coloured } from "./diffs.js";
 import { counted, visible } from "./plain_text.js";
+import { hasFocusInReview, review } from "./review.js";
 import { isShown, whenShown } from "./tabs.js";
 import { dateAndTime } from "./times.js";
 import { alarm, ask, button, done, fill, look, make, note, onWorkspace, origin, reasonOf, row } from "./workspace.js";
@@ -22,17 +23,38 @@ let shown = 0; // number of the request that is shown; an older answer does not 
 whenShown("changes", () => shown || showChanges());
 onWorkspace((what) => {
   // Do not replace a diff that the user is reading, or a message that the user is writing.
-  const isBusy = what === "content" && (place.querySelector(".diff") || place.querySelector("textarea")?.value);
-  if (!isBusy) isShown("changes") ? showChanges() : (shown = 0);
+  const isBusy = what === "content" && (place.querySelector(":scope > .diff") || place.querySelector("textarea")?.value || hasFocusInReview());
+  if (isBusy) sayChanged();
+  else isShown("changes") ? showChanges() : (shown = 0);
 });
+
+function sayChanged() {
+  if (place.querySelector(".since")) return;
+  const said = row(make("span", "", "The workspace has changed since."), button("Show it as it is now", () => showChanges(), "quiet small"));
+  said.classList.add("since");
+  said.setAttribute("role", "status");
+  place.prepend(said);
+}
 
 async function showChanges(...notes) {
   const number = ++shown;
   try {
-    const [status, log] = await Promise.all([look(`${panel.dataset.git}status/`), look(`${panel.dataset.git}log/?limit=${PIECE}`)]);
-    if (number === shown) fill(place, [head(status), ...notes.filter((part) => part instanceof Node), ...pieces(status), ...history(log)]);
+    const [status, log, branch] = await Promise.all([
+      look(`${panel.dataset.git}status/`), look(`${panel.dataset.git}log/?limit=${PIECE}`), wholeBranch(),
+    ]);
+    if (number === shown) fill(place, [head(status), ...notes.filter((part) => part instanceof Node), ...pieces(status, branch()), ...history(log)]);
   } catch (error) {
     if (number === shown) fill(place, [alarm(reasonOf(error)), row(button("Refresh", showChanges, "small"))]);
+  }
+}
+
+// Without it, because its agentctl is too old for example, everything else is still shown.
+async function wholeBranch() {
+  try {
+    const found = await look(panel.dataset.review);
+    return () => review(found);
+  } catch (error) {
+    return () => [note(`The whole branch cannot be shown. ${reasonOf(error)}`)];
   }
 }
 
@@ -40,14 +62,14 @@ function head({ branch }) {
   return row(make("span", "place", branch ?? "No branch is checked out"), button("Refresh", showChanges, "quiet small"));
 }
 
-function pieces(status) {
+function pieces(status, branch) {
   const groups = GROUPS.filter(([key]) => status[key].length).flatMap(([key, title]) => group(title, key, status[key]));
   const contents = status.clean ? [note("No uncommitted changes.")] : groups;
   const cut = status.truncated ? [note("The list is too long to show completely.")] : [];
   const conflicts = status.conflicted.length ? [alarm("A merge has conflicts. Resolve them in the terminal, or ask the agent to, before you commit.")] : [];
   const commit = mayCommit && !status.kept && groups.length && !status.conflicted.length ? [commitForm()] : [];
   const inside = (status.submodules ?? []).flatMap((one) => submodule(one, status.kept));
-  return [...origin(status), ...conflicts, ...contents, ...cut, ...commit, ...inside];
+  return [...origin(status), ...conflicts, ...branch, ...contents, ...cut, ...commit, ...inside];
 }
 
 // What has changed inside a submodule is in no commit of the repository around it.

@@ -1,0 +1,333 @@
+// The whole branch against its base in the Changes panel: a list of files, and all of them in one scroll.
+// Hunks are loaded when their file comes into view, and kept as long as the file has not changed.
+
+import { counted, visible } from "./plain_text.js";
+import { isShown } from "./tabs.js";
+import { alarm, button, look, make, note, reasonOf, row } from "./workspace.js";
+
+const panel = document.getElementById("panel-changes");
+const AT_ONCE = 10; // files in a request
+const STEPS = [3, 25, 100000]; // lines around a change
+const WORDS = {
+  added: "added", modified: "modified", deleted: "deleted", renamed: "renamed", type_changed: "of another type",
+  mode_only: "mode only", line_ends_only: "line ends only", conflicted: "in conflict",
+};
+const MARKS = { added: "A", modified: "M", deleted: "D", renamed: "R", type_changed: "T", mode_only: "M", line_ends_only: "M", conflicted: "!" };
+const PROBLEMS = {
+  no_base: () => "The base of this branch is not known, so only what is not committed is compared.",
+  not_found: ({ name }) => `The base ${name} was not found in this workspace, so only what is not committed is compared.`,
+  unrelated: ({ name }) => `This branch has no commit in common with ${name}, so every file counts as new.`,
+};
+const VIEWED = `kandev-viewed:${document.getElementById("session").dataset.draft}`; // user and session
+const MOST_VIEWED = 5000; // versions
+const loaded = new Map(); // version and lines around: the lines of a file
+const bodies = new Map(); // body: its file, while it waits for its lines
+let waiting = [];
+let isLoading = false;
+let watcher = null;
+
+export function hasFocusInReview() {
+  return document.activeElement?.closest(".review") != null;
+}
+
+export function review(found) {
+  watcher?.disconnect();
+  waiting = [];
+  bodies.clear();
+  watcher = new IntersectionObserver(seen, { rootMargin: "600px 0px" });
+  const made = make("div", "review");
+  made.append(make("h3", "", "The whole branch"), ...about(found));
+  if (found.files.length) {
+    const list = listOf(found.files);
+    made.append(list, keysHint(), ...found.files.map((file, number) => article(file, number, found, list.children[number])));
+  }
+  return [made];
+}
+
+// --- what is said about the branch ---
+
+function about(found) {
+  const { base, count, additions, deletions, truncated } = found;
+  const against = base.problem ? "not committed" : `changed since ${base.name}`;
+  const sums = make("p", "sums");
+  sums.append(`${counted(count, "file")} ${against}`, ...(count ? [" ", ...counts({ additions, deletions })] : []));
+  const problem = base.problem ? [note(PROBLEMS[base.problem]?.(base) ?? "This branch cannot be compared with its base.")] : [];
+  const apart = base.problem === "" || found.ahead !== null ? [note(apartFrom(base.name, found))] : [];
+  const upstream = found.upstream ? [note(apartFrom(found.upstream.name, found.upstream))] : [];
+  const cut = truncated ? [note("The list is too long to show completely.")] : [];
+  return [sums, ...problem, ...apart, ...upstream, ...cut];
+}
+
+function apartFrom(name, { ahead, behind }) {
+  if (ahead === null || behind === null) return `How far the branch and ${name} are apart is not known.`;
+  if (!ahead && !behind) return `The branch is at the same commit as ${name}.`;
+  const parts = [ahead ? `${counted(ahead, "commit")} ahead of ${name}` : "", behind ? `${counted(behind, "commit")} behind ${ahead ? "it" : name}` : ""];
+  return `The branch is ${parts.filter(Boolean).join(" and ")}.`;
+}
+
+function counts({ additions, deletions }) {
+  if (additions === null) return [];
+  const sums = make("span", "counts");
+  sums.append(make("span", "plus", `+${additions}`), " ", make("span", "minus", `−${deletions}`));
+  return [sums];
+}
+
+// --- the list of files ---
+
+function listOf(files) {
+  const list = make("ul", "changed reviewed");
+  list.append(...files.map((file, number) => {
+    const item = document.createElement("li");
+    const link = make("a");
+    link.href = `#change-${number}`;
+    link.append(markOf(file), make("span", "path", file.path), ...counts(file));
+    link.addEventListener("click", (event) => {
+      event.preventDefault();
+      goTo(number);
+    });
+    item.append(link);
+    return item;
+  }));
+  return list;
+}
+
+function markOf({ change }) {
+  const mark = make("span", `mark ${{ added: "plus", deleted: "minus" }[change] ?? ""}`, MARKS[change] ?? "M");
+  mark.ariaHidden = "true";
+  return mark;
+}
+
+function keysHint() {
+  const hint = make("p", "none");
+  hint.append(make("kbd", "", "j"), " next file, ", make("kbd", "", "k"), " previous file");
+  return hint;
+}
+
+// --- what the user has viewed: versions of files, so a file that changes again is not viewed ---
+
+function viewedVersions() {
+  try {
+    const kept = JSON.parse(localStorage.getItem(VIEWED) ?? "[]");
+    return new Set(Array.isArray(kept) ? kept : []);
+  } catch {
+    return new Set();
+  }
+}
+
+function setViewed(version, isViewed) {
+  const kept = viewedVersions();
+  kept.delete(version);
+  if (isViewed) kept.add(version);
+  try {
+    localStorage.setItem(VIEWED, JSON.stringify([...kept].slice(-MOST_VIEWED)));
+  } catch {
+    // It stays marked until the page is left.
+  }
+}
+
+function viewedBox(file, body, item) {
+  const label = make("label", "viewed");
+  const box = make("input");
+  box.type = "checkbox";
+  box.checked = viewedVersions().has(file.version);
+  box.setAttribute("aria-label", `Viewed ${visible(file.path)}`);
+  box.addEventListener("change", () => {
+    setViewed(file.version, box.checked);
+    update();
+  });
+  label.append(box, "Viewed");
+  const mark = make("small", "", "viewed");
+  const update = () => {
+    if (body) body.hidden = box.checked;
+    mark.hidden = !box.checked;
+  };
+  item.append(mark);
+  update();
+  return label;
+}
+
+// --- one file ---
+
+function article(file, number, found, item) {
+  const made = make("article", "file");
+  const title = make("h4", "", file.old_path ? `${file.path} ← ${file.old_path}` : file.path);
+  title.id = `change-${number}`;
+  title.tabIndex = -1;
+  const words = [WORDS[file.change] ?? file.change, ...(file.uncommitted && !found.base.problem ? ["not committed"] : [])];
+  const facts = make("p", "facts", words.join(", "));
+  facts.append(...counts(file).flatMap((part) => [" ", part]));
+  const body = hasLines(file) ? bodyOf(file) : null;
+  made.append(title, facts, ...explanations(file));
+  if (file.version) made.append(viewedBox(file, body, item));
+  if (body) made.append(body);
+  return made;
+}
+
+function hasLines({ change, content, additions, deletions }) {
+  if (change === "conflicted") return content === "text";
+  if (content === "submodule") return true;
+  return ["text", "symlink"].includes(content) && (additions ?? 1) + (deletions ?? 0) > 0;
+}
+
+function explanations({ change, content, old_mode, new_mode, size, additions, deletions }) {
+  const bytes = size === null ? "" : ` of ${counted(size, "byte")}`;
+  const said = [];
+  if (content === "binary") said.push(`A binary file${bytes}: it has no lines to show.`);
+  if (content === "large") said.push(`A large file${bytes}: its lines are not compared.`);
+  if (content === "submodule") said.push("A submodule: it points to another commit.");
+  if (content === "symlink") said.push("A symbolic link: its line is where it leads.");
+  if (content === "repository") said.push("A repository of its own: what is in it does not belong to this branch.");
+  if (change === "line_ends_only") said.push("Only the ends of its lines differ, which are shown as ␍.");
+  if (change === "conflicted") said.push("Compared with this branch's own side of the merge.");
+  if (old_mode && new_mode && old_mode !== new_mode && change !== "type_changed") said.push(modeChange(old_mode, new_mode));
+  if (content === "text" && change === "renamed" && !additions && !deletions) said.push("Its content is the same.");
+  if (content === "text" && change === "added" && additions === 0) said.push("It is empty.");
+  return said.map(note);
+}
+
+function modeChange(before, now) {
+  if (now === "100755") return "It can be executed now.";
+  if (before === "100755") return "It can no longer be executed.";
+  return `Its mode was ${before} and is ${now}.`;
+}
+
+function bodyOf(file, step = 0) {
+  const body = make("div", "body");
+  const kept = file.version && loaded.get(`${file.version} ${STEPS[step]}`);
+  if (kept) {
+    body.append(...show(kept, file, body, step));
+    return body;
+  }
+  body.append(note("Loading…"));
+  bodies.set(body, { file, step });
+  watcher.observe(body);
+  return body;
+}
+
+function seen(entries) {
+  for (const { target, isIntersecting } of entries) {
+    if (!isIntersecting) continue;
+    watcher.unobserve(target);
+    waiting.push(target);
+  }
+  load();
+}
+
+async function load() {
+  if (isLoading) return;
+  isLoading = true;
+  while (waiting.length) await loadSome();
+  isLoading = false;
+}
+
+// Those of one request have the same number of lines around their changes.
+async function loadSome() {
+  const { step } = bodies.get(waiting[0]) ?? {};
+  const chosen = waiting.filter((body) => bodies.get(body)?.step === step).slice(0, AT_ONCE);
+  waiting = waiting.filter((body) => !chosen.includes(body) && bodies.has(body));
+  const asked = chosen.filter((body) => bodies.has(body));
+  if (!asked.length) return;
+  const query = new URLSearchParams({ lines_around: STEPS[step] });
+  for (const body of asked) query.append("path", bodies.get(body).file.path);
+  try {
+    const { files } = await look(`${panel.dataset.review}hunks/?${query}`);
+    asked.forEach((body, number) => arrived(body, files[number]));
+  } catch (error) {
+    for (const body of asked) failed(body, error);
+  }
+}
+
+function arrived(body, hunks) {
+  const wanted = bodies.get(body);
+  if (!wanted) return; // the list was replaced meanwhile
+  if (hunks.left_out) return void waiting.push(body);
+  bodies.delete(body);
+  if (hunks.version) loaded.set(`${hunks.version} ${STEPS[wanted.step]}`, hunks);
+  if (loaded.size > 500) loaded.delete(loaded.keys().next().value);
+  body.replaceChildren(...show(hunks, wanted.file, body, wanted.step));
+}
+
+function failed(body, error) {
+  const wanted = bodies.get(body);
+  if (!wanted) return;
+  body.replaceChildren(alarm(reasonOf(error)), row(button("Try again", () => again(body, wanted.step), "small")));
+}
+
+function again(body, step) {
+  bodies.set(body, { file: bodies.get(body)?.file ?? body.file, step });
+  waiting.push(body);
+  load();
+}
+
+function show(hunks, file, body, step) {
+  body.file = file;
+  if (!hunks.change) return [note("This file no longer differs.")];
+  if (!hunks.hunks.length) return [note("No lines to show.")];
+  const parts = [lines(hunks.hunks, file.path)];
+  if (hunks.truncated) parts.push(note("Only the beginning is shown."));
+  if (hunks.cut) parts.push(note("Long lines are cut off."));
+  const isWhole = ["added", "deleted"].includes(hunks.change) || hunks.truncated || step === STEPS.length - 1;
+  if (!isWhole) {
+    const label = step === STEPS.length - 2 ? "Show the whole file" : "Show more lines";
+    const more = button(label, () => {
+      more.disabled = true;
+      again(body, step + 1);
+    }, "quiet small");
+    parts.push(row(more));
+  }
+  return parts;
+}
+
+function lines(hunks, path) {
+  const made = make("pre", "diff numbered");
+  made.tabIndex = 0;
+  made.setAttribute("role", "group");
+  made.setAttribute("aria-label", `Lines of ${visible(path)}`);
+  for (const hunk of hunks) {
+    const range = `@@ -${hunk.old_start},${hunk.old_lines} +${hunk.new_start},${hunk.new_lines} @@ ${hunk.heading}`;
+    made.append(line("hunk", range.trimEnd(), "", ""));
+    let before = hunk.old_start, now = hunk.new_start;
+    for (const text of hunk.lines) {
+      if (text[0] === "+") made.append(line("plus", text, "", now++));
+      else if (text[0] === "-") made.append(line("minus", text, before++, ""));
+      else if (text[0] === "\\") made.append(line("hunk", text, "", ""));
+      else made.append(line("", text, before++, now++));
+    }
+  }
+  return made;
+}
+
+// Carriage returns and escapes are part of the content, so they stay visible.
+function line(kind, text, before, now) {
+  const shown = text.replace(/[\r\x1b]/g, (sign) => String.fromCodePoint(0x2400 + sign.charCodeAt(0)));
+  const made = make("span", kind, `${shown}\n`);
+  if (kind !== "hunk") made.dataset.numbers = `${String(before).padStart(5)} ${String(now).padStart(5)} `;
+  return made;
+}
+
+// --- keys ---
+
+function goTo(number) {
+  const title = document.getElementById(`change-${number}`);
+  title?.scrollIntoView({ block: "start" });
+  title?.focus({ preventScroll: true });
+}
+
+function step(by) {
+  const titles = [...panel.querySelectorAll(".review h4")];
+  const here = titles.findIndex((title) => title.closest("article").contains(document.activeElement));
+  const to = here < 0 ? (by > 0 ? 0 : -1) : here + by;
+  if (titles[to]) goTo(to);
+}
+
+// Only where nothing else could mean a letter: in this panel, on its tab, or where nothing has the focus.
+document.addEventListener("keydown", (event) => {
+  const by = { j: 1, k: -1 }[event.key];
+  if (!by || !isShown("changes") || event.ctrlKey || event.metaKey || event.altKey) return;
+  const { target } = event;
+  if (target.closest?.("input:not([type=checkbox]), textarea, select, [contenteditable], dialog")) return;
+  if (target !== document.body && target.id !== "tab-changes" && !panel.contains(target)) return;
+  if (!panel.querySelector(".review h4")) return;
+  event.preventDefault();
+  step(by);
+});

@@ -1,0 +1,76 @@
+"""The page of a branch's changes, which needs no JavaScript: a list of all files, and the lines of some."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+from django.http import HttpResponse
+from django.shortcuts import render
+from django.views.decorators.cache import never_cache
+from django.views.decorators.http import require_safe
+
+from executors_app.machine.git.branch_changes import MAX_PATHS
+from executors_app.wire.errors import ExecutorError
+from sessions_app.accounts.requests import UserHttpRequest
+from sessions_app.models import TaskSession
+from sessions_app.pages.shortcuts import find_session, queried_number
+from sessions_app.review.rules import wording
+from sessions_app.review.services import read_open_or_saved
+
+_LINES_AROUND: Final = 3
+_SHOWN_SIGNS: Final = {ord("\r"): "␍", ord("\x1b"): "␛"}
+"""Carriage returns and escapes are part of the content, so they stay visible."""
+_KINDS: Final[Mapping[str, str]] = {"+": "added", "-": "gone", "\\": "hunk"}
+
+
+@never_cache
+@require_safe
+def show_changes(request: UserHttpRequest, task_id: uuid.UUID, session_id: uuid.UUID) -> HttpResponse:
+    """Show what the branch has changed; ``?from=NUMBER`` begins the lines with another file."""
+    session = find_session(request, task_id, session_id)
+    context = {"session": session, "task": session.task, **_changes(session, queried_number(request, "from") or 0)}
+    return render(request, "review/changes.html", context)
+
+
+def _changes(session: TaskSession, first: int) -> dict[str, Any]:
+    try:
+        found, hunks = read_open_or_saved(session, first, MAX_PATHS, _LINES_AROUND)
+    except ExecutorError as error:
+        return {"refusal": error.message}
+    last = min(first + MAX_PATHS, len(found["files"]))
+    lines = {file["path"]: file for file in hunks}
+    return {
+        "kept": found.get("kept"),
+        "sentences": wording.branch_sentences(found),
+        "listed": [{**file, "words": wording.change_words(file)} for file in found["files"]],
+        "shown": [_shown(file, lines.get(file["path"])) for file in found["files"][first:last]],
+        "first": first,
+        "before": max(0, first - MAX_PATHS) if first else None,
+        "after": last if last < len(found["files"]) else None,
+    }
+
+
+def _shown(file: Mapping[str, Any], lines: Mapping[str, Any] | None) -> dict[str, Any]:
+    shown = {**file, "words": wording.change_words(file), "explanations": wording.explanations(file)}
+    if lines is None or not lines["hunks"]:
+        return shown
+    return {**shown, "lines": list(_numbered(lines["hunks"])), "is_cut": lines["truncated"] or lines["cut"]}
+
+
+def _numbered(hunks: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    for hunk in hunks:
+        ranges = "-{old_start},{old_lines} +{new_start},{new_lines}".format_map(hunk)
+        yield {"kind": "hunk", "text": f"@@ {ranges} @@ {hunk['heading']}", "numbers": ""}
+        before, now = hunk["old_start"], hunk["new_start"]
+        for text in hunk["lines"]:
+            mark = text[:1]
+            numbers = [before if mark in "- " else "", now if mark in "+ " else ""]
+            yield {
+                "kind": _KINDS.get(mark, ""),
+                "text": text.translate(_SHOWN_SIGNS),
+                "numbers": "{:>5} {:>5} ".format(*numbers),
+            }
+            before += mark in "- "
+            now += mark in "+ "

@@ -1,0 +1,78 @@
+"""The page of a branch's changes, which needs no JavaScript."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from executors_app.models import ExecutorRunning
+from executors_app.wire.errors import AgentctlOutdated
+from sessions_app.models import TaskSession
+from sessions_app.review import services
+from sessions_app.review import views as review_views
+from tests.executors.repositories import run_git
+from tests.pages.world import World, path_of
+from tests.workspace.served import Place
+
+pytestmark = pytest.mark.database
+
+
+def page_of(client: Any, session: TaskSession, query: str = "") -> str:
+    answer = client.get(f"{path_of(session)}changes/{query}")
+    assert answer.status_code == 200
+    return str(answer.content.decode())
+
+
+def test_page_shows_the_whole_branch_with_its_lines(ada: Any, session: TaskSession) -> None:
+    html = page_of(ada, session)
+    for text in (
+        "4 files changed since main: +1 −1",
+        "The branch is 2 commits ahead of main.",
+        "new name ← old name",
+        "A binary file of 2 bytes: it has no lines to show.",
+        "It can be executed now.",
+        "+changed &lt;b&gt;⟦RLO⟧",
+        'data-numbers="   51       ">-line 50',
+    ):
+        assert text in html, text
+    assert f"{path_of(session)}changes/" in ada.get(path_of(session)).content.decode()
+
+
+def test_lines_are_shown_in_pages_of_files(ada: Any, session: TaskSession, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(review_views, "MAX_PATHS", 1)
+    assert "line 50" in page_of(ada, session)
+    second = page_of(ada, session, "?from=1")
+    assert "line 50" not in second
+    assert '"?from=0"' in second
+    assert '"?from=2"' in second
+    assert "?from=4" not in page_of(ada, session, "?from=3")
+    assert "article" not in page_of(ada, session, "?from=99")
+    assert ada.get(f"{path_of(session)}changes/?from=x").status_code == 404
+
+
+def test_closed_workspace_shows_its_saved_state(ada: Any, world: World, session: TaskSession, place: Place) -> None:
+    world.repository.path = str(place.workspace)
+    world.repository.save()
+    session.worktree_branch = "work"
+    session.save(update_fields=["worktree_branch"])
+    ExecutorRunning.objects.update(status="stopped")
+    html = page_of(ada, session)
+    assert "The workspace is not open. This is its last saved state" in html
+    assert "2 files changed since main: +1 −1" in html
+
+
+def test_what_cannot_be_shown_is_explained(
+    ada: Any, session: TaskSession, place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run_git(place.workspace, "switch", "--quiet", "--force", "--orphan", "alone")
+    assert "This branch has no commit in common with main" in page_of(ada, session)
+
+    ExecutorRunning.objects.update(status="stopped")
+    assert "The session&#x27;s workspace is not open" in page_of(ada, session)
+
+    def refuse(asked: TaskSession, call: Any) -> None:
+        raise AgentctlOutdated("This needs a newer agentctl.")
+
+    monkeypatch.setattr(services, "ask_agentctl", refuse)
+    assert "This needs a newer agentctl." in page_of(ada, session)
