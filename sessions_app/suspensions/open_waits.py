@@ -9,6 +9,7 @@ from django.db import models
 from django.db.models import F
 
 from sessions_app.attention.rules import notices
+from sessions_app.kernel.rules.states import TurnOrigin
 from sessions_app.models import Suspension
 from sessions_app.sessions.rules.situation_facts import Label
 from sessions_app.suspensions.continuations import decide_continuation
@@ -30,12 +31,15 @@ def _describe(row: Any) -> WaitDetails:
     reason = f"{headline(row.reason)}."
     if row.wakes_at is None:
         return WaitDetails(Actor.PERSON, reason, "A prompt or “Go on now” ends it, once.")
-    planned = decide_continuation(row.agent_type, row, has_prompt=True)
+    # Whether another turn has followed takes a query for each row, so the sentences leave that open.
+    planned = decide_continuation(row.agent_type, row, has_prompt=row.origin != TurnOrigin.AGENT)
     return WaitDetails(Actor.CLOCK, reason, _WAKE_UPS[planned])
 
 
 def _open_rows() -> models.QuerySet[Suspension]:
-    return Suspension.objects.filter(ended_at=None).annotate(agent_type=F("session__agent_profile__agent_type"))
+    return Suspension.objects.filter(ended_at=None).annotate(
+        agent_type=F("session__agent_profile__agent_type"), origin=F("run__origin")
+    )
 
 
 WAIT_SOURCES: Final = (

@@ -19,6 +19,7 @@ from sessions_app.suspensions.models import open_suspension
 from sessions_app.turns.agent_turns import end_quiet_turns
 from tests.supervisor.journals import Journal, Line, ingest
 from tests.supervisor.rows import MINE, change, fresh, last_payload, make_user, running_session
+from tests.suspensions.test_open_waits import wake_up
 from tests.suspensions.test_services import LIMIT, claimed, end_limit, queue, reach_limit
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -111,11 +112,13 @@ def test_limit_in_work_of_the_agent_itself_suspends_the_session(announced: bool)
     assert claimed(session) == "p2"
 
 
-def test_end_of_a_limit_in_work_of_the_agent_itself_offers_no_turn_that_nobody_prompted() -> None:
+def test_end_of_a_limit_in_work_of_the_agent_itself_offers_no_turn_that_nobody_prompted(settings: Any) -> None:
+    settings.KANDEV_CONTINUE_AT_RESET = 1
     session, journal = running_session(), Journal()
     Prompt.objects.create(session=session, message_id="p1", text="do p1", state="sending")
     ingest(session, [*journal.turn_begins("p1"), *journal.says("started"), journal.completes("p1")])
     ingest(session, own_work(journal, LIMIT))
+    assert "not continued automatically" in wake_up()
     end_limit(session)
     assert load_status(fresh(session)).cut_off_turn is None
     item = AttentionItem.objects.get(resolved_at=None)
