@@ -321,7 +321,7 @@ class ExecutorRunning(models.Model):
     output_bytes = models.BigIntegerField(default=0)
     """Bytes that the agent's lines have written into the session's log."""
     turn_output_bytes = models.BigIntegerField(default=0)
-    """The same since the last prompt was accepted."""
+    """The same since its newest turn began, be it with a prompt or by the agent itself."""
     output_allowed = models.BigIntegerField(default=0)
     """Bytes of the session that users have allowed; 0: the deployment's limit."""
     turn_output_allowed = models.BigIntegerField(default=0)

@@ -109,6 +109,19 @@ class LineApplier(JournalUpdate):
         tool_keys = {_tool_key_of_request(line) for line in lines}
         super().__init__(transaction, tool_keys - {""}, unfinished)
 
+    def begin_agent_turn(self, line: JournalLine) -> bool:
+        """Begin a turn of the agent's own if ``line`` is its first; return whether one has begun.
+
+        It begins before it is decided whether the line is stored: the limit of the turn before it does not hide that
+        the agent works.
+        """
+        if not agent_turns.may_begin(self, line):
+            return False
+        _validate(line)
+        if line["kind"] not in TEXT_KINDS:
+            self.conversation.end_chunk()
+        return agent_turns.begin_if_due(self, line)
+
     def apply(self, line: JournalLine) -> None:
         """Apply one line; an unknown kind changes nothing. Raises TypeError or KeyError if the line is malformed."""
         kind = str(line.get("kind"))
@@ -120,7 +133,7 @@ class LineApplier(JournalUpdate):
         self.transaction.clear_stall()
         if kind not in TEXT_KINDS:
             self.conversation.end_chunk()
-        agent_turns.begin_if_due(self, line)
+        self.begin_agent_turn(line)
         handler(self, line)
 
 

@@ -9,16 +9,17 @@ from __future__ import annotations
 import uuid
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Final
 
 from django.conf import settings
-from django.db.models import Exists, OuterRef
+from django.db.models import Exists, OuterRef, Subquery
 from django.db.transaction import on_commit
 from django.utils import timezone
 
 from executors_app.agents import LIMIT_CODES
 from executors_app.machine import crash_points
+from executors_app.models import ExecutorRunning
 from executors_app.wire.protocol import AGENT_TURN_PREFIX, Code, JournalKind
 from sessions_app.kernel.guarded_jobs import guard_job
 from sessions_app.kernel.rules.states import (
@@ -63,19 +64,27 @@ def is_agent_turn(turn: Turn | None) -> bool:
     return turn is not None and turn.origin == TurnOrigin.AGENT
 
 
-def begin_if_due(update: JournalUpdate, line: JournalLine) -> None:
-    """Begin a turn of the agent's own if ``line`` arrived outside a turn and is new work."""
+def may_begin(update: JournalUpdate, line: JournalLine) -> bool:
+    """Whether ``line`` may be the first of a turn of the agent's own: only a session at rest has no open turn.
+
+    Cheap, because it is asked for every line, and these columns are read in any case.
+    """
     session = update.transaction.session
-    if line["kind"] not in rules.WORK_KINDS:
-        return
-    # Only a session at rest has no open turn. Checked first, because these columns are read in any case.
-    if session.state != SessionState.WAITING_FOR_INPUT or not session.launch_id:
-        return
+    is_at_rest = session.state == SessionState.WAITING_FOR_INPUT and bool(session.launch_id)
+    return is_at_rest and line["kind"] in rules.WORK_KINDS
+
+
+def begin_if_due(update: JournalUpdate, line: JournalLine) -> bool:
+    """Begin a turn of the agent's own if ``line`` arrived outside a turn and is new work; return whether it did."""
+    if not may_begin(update, line):
+        return False
     turn = update.transaction.newest_run
     if turn is None or turn.ended_at is None:
-        return  # before its first prompt an agent only greets; a wait for something outside is no turn of its own
-    if rules.begins_turn(_describe(update, line, turn)):
-        begin(update)
+        return False  # before its first prompt an agent only greets; a wait for something outside is no turn of its own
+    if not rules.begins_turn(_describe(update, line, turn)):
+        return False
+    begin(update)
+    return True
 
 
 def begin(update: JournalUpdate) -> None:
@@ -236,22 +245,30 @@ def _load_quiet_turns(sessions: Collection[uuid.UUID]) -> list[Turn]:
         return []
     turns = Turn.objects.filter(origin=TurnOrigin.AGENT, state=RunState.RUNNING, session_id__in=sessions)
     quiet = timezone.now() - timedelta(seconds=settings.KANDEV_AGENT_TURN_QUIET)
-    found = turns.filter(session__updated_at__lt=quiet).annotate(has_open_tool=_HAS_OPEN_TOOL)
-    return [turn for turn in found.select_related("session") if _is_quiet(turn.session, turn.has_open_tool)]
+    found = turns.filter(session__updated_at__lt=quiet)
+    found = found.annotate(has_open_tool=_HAS_OPEN_TOOL, left_out_at=_LEFT_OUT_AT).select_related("session")
+    return [turn for turn in found if _is_quiet(turn.session, turn.has_open_tool, turn.left_out_at)]
 
 
 _HAS_OPEN_TOOL = Exists(Message.objects.filter(session_id=OuterRef("session_id"), role="tool", complete=False))
+_LEFT_OUT_AT = Subquery(
+    ExecutorRunning.objects.filter(session_id=OuterRef("session_id"), output_left_out__gt=0).values("updated_at")[:1]
+)
+"""When lines were last read of an agent whose output is left out: it changes nothing else in its session."""
 
 
-def _is_quiet(session: TaskSession, has_open_tool: bool) -> bool:
-    """Whether nothing has changed in a session for as long as ends a turn of the agent's own."""
+def _is_quiet(session: TaskSession, has_open_tool: bool, left_out_at: datetime | None) -> bool:
+    """Whether nothing of a session's agent was read for as long as ends a turn of its own."""
     limit = rules.quiet_limit(
         has_open_tool=has_open_tool,
         announces_end=bool(session.launch_id) and session.metadata.get(_ANNOUNCING_LAUNCH) == session.launch_id,
         quiet=timedelta(seconds=settings.KANDEV_AGENT_TURN_QUIET),
         hold_limit=_hold_limit(),
     )
-    return bool(timezone.now() - session.updated_at >= limit)
+    last_output = session.updated_at
+    if left_out_at is not None:
+        last_output = max(last_output, left_out_at)
+    return bool(timezone.now() - last_output >= limit)
 
 
 def _end_quiet(turn: Turn, lease: Lease) -> bool:
@@ -259,8 +276,9 @@ def _end_quiet(turn: Turn, lease: Lease) -> bool:
         open_turn = transaction.open_turn
         if open_turn is None or open_turn.id != turn.id or open_turn.state != RunState.RUNNING:
             return False
-        conversation = ConversationUpdate(transaction)
-        if not _is_quiet(transaction.session, bool(conversation.unfinished_tools())):
+        conversation, execution = ConversationUpdate(transaction), transaction.execution
+        left_out_at = execution.updated_at if execution is not None and execution.output_left_out else None
+        if not _is_quiet(transaction.session, bool(conversation.unfinished_tools()), left_out_at):
             return False  # output has arrived since the turn was read
         end(transaction, conversation, "complete", QUIET)
         schedule_writes([conversation])

@@ -409,7 +409,7 @@ class OutputLeftOut(
 class OutputResumed(
     Event,
     name="session.output.resumed",
-    recorded_by="a user's request, or ingest with the next prompt",
+    recorded_by="a user's request, or ingest with the next turn",
     timeline=Label("The agent’s output is stored again", "busy"),
 ):
     """The agent's output is stored again."""

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+from datetime import timedelta
 from typing import Any
 
 import pytest
 from django.contrib.auth.models import User
+from django.utils import timezone
 
 from executors_app.models import ExecutorRunning
 from sessions_app.kernel.database_threads import DatabaseThread
@@ -25,6 +27,7 @@ from sessions_app.models import (
 from sessions_app.sessions.services.status import session_status
 from sessions_app.stream.ingest.writer import JournalWriter
 from sessions_app.stream.services import allow_more_output
+from sessions_app.turns.agent_turns import sessions_with_quiet_turns
 from tests.supervisor.journals import Journal, ingest
 from tests.supervisor.rows import MINE, conversation, fresh, running_session
 
@@ -216,3 +219,55 @@ def test_error_of_an_execution_is_stored_shortened() -> None:
     with session_transaction(session.id) as transaction:
         transaction.move_executor("fail", error_code="x", error_message="y" * 50_000)
     assert execution_of(session).error_message == "y" * ERROR_LIMIT
+
+
+def ended_at_its_limit() -> tuple[TaskSession, Journal]:
+    """Return a session whose turn has reached its limit and ended a minute ago, by its journal."""
+    session, journal = running_session(launch_id="launch"), Journal()
+    begun(session, journal)
+    for _ in range(5):
+        ingest(session, journal.says(BIG))
+    ingest(session, [journal.completes("m1")])
+    journal.seq += 60
+    return session, journal
+
+
+def test_turn_that_the_agent_begins_itself_is_shown_and_has_room_of_its_own() -> None:
+    session, journal = ended_at_its_limit()
+    before = stored_text(session)
+    ingest(session, journal.says(BIG))
+    own = Turn.objects.get(session=session, origin="agent")
+    assert own.ended_at is None
+    assert stored_text(session) == before + len(BIG)
+    assert execution_of(session).output_limit == ""
+    resumed = SessionEvent.objects.get(session=session, name="session.output.resumed")
+    assert resumed.payload["reason"] == "next_turn"
+    for _ in range(5):
+        ingest(session, journal.says(BIG))
+    assert execution_of(session).output_limit == "turn"
+    assert stored_text(session) <= before + LIMIT
+
+
+def test_own_turn_whose_output_is_left_out_is_not_quiet() -> None:
+    session, journal = ended_at_its_limit()
+    for _ in range(5):
+        ingest(session, journal.says(BIG))
+    long_ago = timezone.now() - timedelta(hours=1)
+    TaskSession.objects.filter(id=session.id).update(updated_at=long_ago)
+    assert execution_of(session).output_left_out
+    assert sessions_with_quiet_turns([session.id]) == []
+    ExecutorRunning.objects.filter(session=session).update(updated_at=long_ago)
+    assert sessions_with_quiet_turns([session.id]) == [session.id]
+
+
+def test_limit_of_the_session_holds_for_turns_that_the_agent_begins(limits: Any) -> None:
+    limits.KANDEV_SESSION_OUTPUT_LIMIT = LIMIT
+    limits.KANDEV_TURN_OUTPUT_LIMIT = 0
+    session, journal = ended_at_its_limit()
+    assert execution_of(session).output_limit == "session"
+    before = stored_text(session)
+    ingest(session, journal.says(BIG))
+    assert stored_text(session) == before
+    assert Turn.objects.filter(session=session).count() == 1
+    ingest(session, [journal.requests_permission("p1")])
+    assert Turn.objects.filter(session=session, origin="agent", state="waiting").exists()

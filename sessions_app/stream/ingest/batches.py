@@ -51,6 +51,7 @@ from sessions_app.stream.events.journal import JournalGap, JournalSkipped
 from sessions_app.stream.ingest.folding import PreparedLines, fold_texts
 from sessions_app.stream.ingest.line_costs import TRANSACTION_BUDGET, line_cost, written_sizes
 from sessions_app.stream.ingest.output_quota import QUOTA_FIELDS, OutputQuota
+from sessions_app.stream.services import SESSION
 from sessions_app.turns.models import attach_session, newest_runs
 
 log = logging.getLogger(__name__)
@@ -390,6 +391,8 @@ class _AppliedLines:
         quota = OutputQuota(transaction, execution, applier.conversation, applier.open_requests)
         for line, size in zip(folded, sizes, strict=True):
             transaction.at = _time_of(line)
+            if execution.output_limit != SESSION and applier.begin_agent_turn(line):
+                quota.begin_turn()
             if quota.admits(line, size):
                 applier.apply(line)
         quota.finish()

@@ -59,7 +59,7 @@ class OutputQuota:
         """Return whether a line that writes ``size`` bytes is stored, and count it."""
         kind = line.get("kind")
         if kind == JournalKind.PROMPT_ACCEPTED:
-            self._begin_turn()
+            self.begin_turn()
         elif kind in _SUMMARY_KINDS or not self._execution.output_limit:
             self._record_left_out()  # the latter: a user has allowed more
         if kind in LIMITED_KINDS and self._is_beyond_limit(size):
@@ -79,7 +79,8 @@ class OutputQuota:
         if self._execution.turn_output_bytes >= min(MAX_OPEN_TOOLS * LINE_COST, MAX_OPEN_TOOL_BYTES):
             self._conversation.close_oldest_tools()
 
-    def _begin_turn(self) -> None:
+    def begin_turn(self) -> None:
+        """Begin a new count: the turn of a prompt, or one that the agent has begun itself."""
         self._record_left_out()
         execution = self._execution
         execution.turn_output_bytes = execution.turn_output_allowed = 0
