@@ -29,11 +29,16 @@ class Offer:
     version: str
     offered: frozenset[str] = frozenset()
     lacking: frozenset[str] = frozenset()
+    steers: bool | None = None
+    """Whether it takes a prompt into a running turn (``_session/steering``); None: unknown."""
 
 
-def measured(version: str, *offered: str) -> Offer:
-    """Return an offer of exactly what this version offered in the tests of this repository."""
-    return Offer("measured", version, frozenset(offered), frozenset(CAPABILITIES) - set(offered))
+def measured(version: str, *offered: str, steers: bool = False) -> Offer:
+    """Return an offer of exactly what this version offered in the tests of this repository.
+
+    That it ``steers``, or does not, is proven by ``test_agents_that_steer.py``.
+    """
+    return Offer("measured", version, frozenset(offered), frozenset(CAPABILITIES) - set(offered), steers)
 
 
 def published(version: str, *offered: str, probed: Collection[str] = _REGISTRY_PROBES) -> Offer:

@@ -572,7 +572,7 @@ _ACP_BY_ADAPTER = (
         login="claude-agent-acp --cli auth login",
         key="ANTHROPIC_API_KEY",
         stores="`~/.claude/projects/`, by working directory",
-        offers=measured("0.101.0", "load", "resume", "list", "fork", "close", "delete"),
+        offers=measured("0.101.0", "load", "resume", "list", "fork", "close", "delete", steers=True),
         minimum={"@agentclientprotocol/claude-agent-acp": "0.43.0"},
         registry="claude-acp",
         usage=UsageReport(tokens=Coverage.TURN, cost=Coverage.PROCESS),
@@ -595,7 +595,7 @@ _ACP_BY_ADAPTER = (
         login="codex-acp cli login",
         key="OPENAI_API_KEY",
         stores="`~/.codex/sessions/` (`CODEX_HOME` moves them)",
-        offers=measured("2.6.0", "load", "resume", "list", "fork", "close", "delete"),
+        offers=measured("2.6.0", "load", "resume", "list", "fork", "close", "delete", steers=True),
         registry="codex-acp",
         usage=UsageReport(tokens=Coverage.TURN),
         notes=(

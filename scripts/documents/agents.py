@@ -27,7 +27,12 @@ What each agent offers for its conversations; an empty cell means unknown. *Meas
 observed it in this version. *Published*: taken from the protocol matrix of the ACP registry (August 2026) or from the \
 vendor's documentation, and not tested here. Kandev asks the running agent at each start and relies only on its \
 answer. How the agents that were tested here behave in practice, and what Kandev reports after agent and Kandev were \
-killed, is in the [agent matrix](agent-matrix.md), which `make agent-matrix` and `make agent-drills` write."""
+killed, is in the [agent matrix](agent-matrix.md), which `make agent-matrix` and `make agent-drills` write.
+
+*Steering*: whether it takes [a prompt into the turn that is running]\
+(operate/work.md#send-a-prompt-to-the-turn-that-is-running), by announcing `_session/steering`. Each agent with a \
+*yes* was given one during a turn, and each with a *no* was started and announced nothing. The demo agent takes \
+prompts, too; the command line agents and chat models take none."""
 
 _USAGE_HEADER = """\
 ## What their figures count
@@ -90,7 +95,7 @@ def agents_document() -> str:
     """Return the page about agent types, with the differences from the seed."""
     kinds = sorted(agent_types().values(), key=lambda kind: kind.title.casefold())
     head = ("type", "agent", "command", "protocol", "install", "log in", "API key", "conversations")
-    offers_head = ("type", "known", *(f"`{name}`" for name in CAPABILITIES))
+    offers_head = ("type", "known", *(f"`{name}`" for name in CAPABILITIES), "steering")
     usage_head = ("type", "tokens", "cost", "tokens in")
     resume_head = ("type", "load", "told history", "known to replay", "gone")
     seed_head = ("type", "load, by the seed", "load", "history, by the seed", "history", "the seed says", "why ours")
@@ -127,7 +132,8 @@ def _type_row(kind: AgentType) -> tuple[str, ...]:
 
 def _offers_row(kind: AgentType) -> tuple[str, ...]:
     known = f"{kind.offers.source}, {kind.offers.version}" if kind.offers else "unknown"
-    cells = (kind.offers_capability(name) for name in CAPABILITIES)
+    steers = kind.offers.steers if kind.offers else None
+    cells = (*(kind.offers_capability(name) for name in CAPABILITIES), steers)
     return (f"`{kind.name}`", known, *("" if offered is None else _yes_or_no(offered) for offered in cells))
 
 
