@@ -86,8 +86,8 @@ POINT_NAMES: Final = (
     "budget.hold_committed",
     # scheduled runs
     "schedule.run_written",
-    "schedule.run_committed",
     "schedule.slot_moved",
+    "schedule.run_committed",
     # suspensions
     "suspension.begun",
     "suspension.continued",

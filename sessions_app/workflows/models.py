@@ -59,7 +59,9 @@ class Workflow(TeamModel):
     missed_run = models.ForeignKey(
         "WorkflowRun", models.SET_NULL, null=True, blank=True, related_name="+", db_constraint=False, editable=False
     )
-    """The run that made up for them; None: there is none."""
+    """The run that made up for them; None: there is none, or it was deleted."""
+    missed_outcome = models.CharField(max_length=16, blank=True, default="", db_default="", editable=False)
+    """What became of them, one of ``MissedOutcome``; empty: not recorded."""
     created_by = models.ForeignKey(settings.AUTH_USER_MODEL, models.SET_NULL, null=True, blank=True, related_name="+")
     created_at = models.DateTimeField(auto_now_add=True)
     updated_at = models.DateTimeField(auto_now=True)

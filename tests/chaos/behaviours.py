@@ -78,7 +78,7 @@ REQUIRED_STAGE: Final = {
     "background.reported": "background",
     "usage.turn_counted": "turn",
     **dict.fromkeys(("budget.hold_written", "budget.hold_committed"), "budget"),
-    **dict.fromkeys(("schedule.run_written", "schedule.run_committed", "schedule.slot_moved"), "schedule"),
+    **dict.fromkeys(("schedule.run_written", "schedule.slot_moved", "schedule.run_committed"), "schedule"),
     **dict.fromkeys(("suspension.begun", "suspension.continued", "suspension.committed"), "limit"),
     **dict.fromkeys(("supervisor.setting_sent", "agentctl.setting_journaled"), "setting"),
     **dict.fromkeys(("supervisor.steer_sending", "supervisor.steer_sent", "agentctl.steer_journaled"), "steering"),

@@ -268,7 +268,7 @@ POINTS: Final[dict[Callable[[], Step], tuple[str, ...]]] = {
     report_processes: ("background.reported",),
     end_turn: ("usage.turn_counted",),
     **dict.fromkeys((begin_hold, end_hold), HOLD),
-    start_scheduled_run: ("schedule.run_written", "schedule.run_committed", "schedule.slot_moved"),
+    start_scheduled_run: ("schedule.run_written", "schedule.slot_moved", "schedule.run_committed"),
 }
 """The crash points of each step, in their order."""
 CASES: Final = {f"{step.__name__} {point}": (step, point) for step, points in POINTS.items() for point in points}

@@ -8,11 +8,12 @@ from pydoc import locate
 from typing import Any
 
 import pytest
+from django.db import OperationalError
 from django.test import Client
 from django.utils import timezone
 from django_q.models import Schedule
 
-from sessions_app.kernel.services.errors import ChecksUnavailable
+from sessions_app.kernel.services.errors import ChecksUnavailable, Conflict
 from sessions_app.models import Turn
 from sessions_app.worker import schedules
 from sessions_app.workflows.models import Workflow, WorkflowRun
@@ -137,7 +138,9 @@ def test_missed_slots_are_made_up_for_once_and_told(
     count, until = missed
     told = (workflow.missed_count, workflow.missed_from, workflow.missed_until)
     assert told == (count, NOON, NOON + timedelta(hours=until))
-    assert workflow.missed_run == WorkflowRun.objects.first()
+    made_up = WorkflowRun.objects.first() if catches_up else None
+    assert workflow.missed_run == made_up
+    assert workflow.missed_outcome == ("made_up" if catches_up else "skipped")
 
 
 def test_missed_slots_are_told_though_no_run_makes_up_for_them_beside_an_active_one(world: World) -> None:
@@ -158,6 +161,137 @@ def test_crash_after_the_run_that_makes_up_tells_the_same(world: World) -> None:
     assert (workflow.missed_count, workflow.missed_run) == (4, WorkflowRun.objects.get())
 
 
+def told_of(workflow: Workflow) -> tuple[int, str]:
+    workflow.refresh_from_db()
+    return workflow.missed_count, workflow.missed_outcome
+
+
+def test_run_that_makes_up_and_what_is_told_of_it_are_one_transaction(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    workflow = due_at(triggered(world, CRON), NOON)
+    back = NOON + timedelta(hours=3, minutes=30)
+
+    def crash(*args: Any) -> None:
+        raise OperationalError("the database is gone")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(run_schedules, "_move_on", crash)
+        with pytest.raises(OperationalError):
+            start_due_runs(back)
+    assert not WorkflowRun.objects.exists()
+    assert told_of(workflow) == (0, "")
+    assert start_due_runs(back + timedelta(hours=1)) == 1
+    assert told_of(workflow) == (5, "made_up")
+
+
+@pytest.mark.parametrize(
+    ("setting", "is_active", "outcome"),
+    [("once", False, "made_up"), ("skip", False, "skipped"), ("once", True, "run_active")],
+)
+def test_page_says_what_became_of_missed_slots(
+    world: World, settings: Any, setting: str, is_active: bool, outcome: str
+) -> None:
+    settings.KANDEV_MISSED_SCHEDULES = setting
+    workflow = due_at(triggered(world, CRON), NOON)
+    if is_active:
+        start_due_runs(NOON)
+    start_due_runs(NOON + timedelta(hours=7, minutes=30))
+    assert told_of(workflow)[1] == outcome
+    assert SENTENCES[outcome] in page_of(world, workflow)
+
+
+SENTENCES = {
+    "made_up": "One run</a> made up for them: it has the time of the first one.",
+    "skipped": "No run made up for them: this installation skips missed runs",
+    "run_active": "No run made up for them: the run before was still active.",
+}
+
+
+def page_of(world: World, workflow: Workflow) -> str:
+    client = Client()
+    client.force_login(world.member)
+    return " ".join(client.get(f"/workflows/{workflow.id}/").content.decode().split())
+
+
+def test_deleted_run_is_not_told_as_none(world: World) -> None:
+    workflow = due_at(triggered(world, CRON), NOON)
+    start_due_runs(NOON + timedelta(hours=7, minutes=30))
+    WorkflowRun.objects.all().delete()
+    assert "One run made up for them, which was deleted since." in page_of(world, workflow)
+
+
+def test_run_that_cannot_start_is_told(world: World) -> None:
+    workflow = due_at(triggered(world, CRON), NOON)
+    with pytest.MonkeyPatch.context() as patched:
+
+        def refuse(*args: Any, **values: Any) -> None:
+            raise Conflict("The team has no executor.")
+
+        patched.setattr(run_schedules, "start_saved_run", refuse)
+        assert start_due_runs(NOON + timedelta(hours=2, minutes=30)) == 0
+    assert told_of(workflow) == (3, "not_started")
+    assert "could not start" in page_of(world, workflow)
+
+
+def past_slot() -> datetime:
+    """Return the start of an hour, three hours before the present one."""
+    return timezone.now().replace(minute=0, second=0, microsecond=0) - timedelta(hours=3)
+
+
+@pytest.mark.parametrize("is_off", [True, False])
+def test_due_slots_are_told_when_the_schedule_is_changed_or_switched_off(world: World, is_off: bool) -> None:
+    due = past_slot()
+    workflow = due_at(triggered(world, CRON), due)
+    values: dict[str, Any] = {"text": workflow.text.replace("0 * * * *", "30 * * * *")}
+    if is_off:
+        values = {"triggers_enabled": False}
+    workflow, _ = save_workflow(world.member, values, workflow)
+    assert (workflow.missed_count, workflow.missed_outcome) == (4, "schedule_changed")
+    assert (workflow.missed_from, workflow.missed_until) == (due, due + timedelta(hours=3))
+    assert workflow.missed_run is None
+    assert workflow.next_run_at is None
+
+
+def test_schedule_that_was_off_has_missed_nothing(world: World) -> None:
+    workflow, _ = save_workflow(world.member, {"triggers_enabled": False}, triggered(world, CRON))
+    workflow, _ = save_workflow(world.member, {"triggers_enabled": True}, workflow)
+    assert workflow.next_run_at is not None
+    assert workflow.next_run_at > timezone.now()
+    assert told_of(workflow) == (0, "")
+
+
+def test_saving_without_a_change_of_the_schedule_keeps_a_due_slot(world: World) -> None:
+    due = past_slot()
+    workflow = due_at(triggered(world, CRON), due)
+    workflow, _ = save_workflow(world.member, {"description": "Every hour"}, workflow)
+    assert workflow.next_run_at == due
+    assert told_of(workflow) == (0, "")
+    assert start_due_runs(timezone.now()) == 1
+
+
+def test_clock_that_is_set_back_starts_the_schedule_again_and_no_slot_twice(world: World) -> None:
+    workflow = due_at(triggered(world, CRON), NOON)
+    assert start_due_runs(NOON) == 1
+    end_all(NOON)
+    due_at(workflow, NOON + timedelta(days=3650))  # computed by a clock that was wrong
+    before = NOON - timedelta(hours=1, minutes=30)
+    assert start_due_runs(before) == 0
+    workflow.refresh_from_db()
+    assert workflow.next_run_at == NOON - timedelta(hours=1)
+    assert start_due_runs(NOON - timedelta(hours=1)) == 1
+    end_all(NOON)
+    assert start_due_runs(NOON + timedelta(minutes=1)) == 0
+    assert WorkflowRun.objects.count() == 2
+
+
+def test_clock_that_is_a_little_behind_changes_nothing(world: World) -> None:
+    workflow = due_at(triggered(world, CRON), NOON + timedelta(hours=1))
+    assert start_due_runs(NOON - timedelta(minutes=5)) == 0
+    workflow.refresh_from_db()
+    assert workflow.next_run_at == NOON + timedelta(hours=1)
+
+
 def test_counting_missed_slots_is_bounded(world: World) -> None:
     workflow = due_at(triggered(world, '{triggerType: cron, cron: "* * * * *"}'), NOON)
     back = NOON + timedelta(days=30)
@@ -174,7 +308,9 @@ def test_page_and_api_tell_of_missed_slots(world: World) -> None:
     client.force_login(world.member)
     page = " ".join(client.get(f"/workflows/{workflow.id}/").content.decode().split())
     assert "8 scheduled runs were missed, from <time" in page
-    assert f'<a href="/workflows/runs/{run.id}/">One run</a> made up for them.' in page
+    assert (
+        f'<a href="/workflows/runs/{run.id}/">One run</a> made up for them: it has the time of the first one.' in page
+    )
     shown = client_of(world.member).get(f"/api/v1/workflows/{workflow.id}/").json()
     assert (shown["missed_count"], shown["missed_run"]) == (8, str(run.id))
 

@@ -91,7 +91,7 @@ class WorkflowSerializer(StrictModelSerializer):
         fields: tuple[str, ...] = (
             *("id", "team", "team_name", "name", "description", "revision", "is_valid", "repository"),
             *("agent_profile", "executor", "triggers_enabled", "next_run_at", "trigger_error"),
-            *("missed_count", "missed_from", "missed_until", "missed_run"),
+            *("missed_count", "missed_from", "missed_until", "missed_run", "missed_outcome"),
             *("triggers_enabled_by", "triggers_confirmed_at", "triggers_paused"),
             *("last_run", "last_run_state", "created_by", "created_at", "updated_at", "archived_at"),
         )

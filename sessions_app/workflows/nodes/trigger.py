@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from enum import StrEnum
 from heapq import merge
 from itertools import groupby, islice, takewhile
 from typing import Final, Literal
@@ -34,6 +35,16 @@ MAX_COUNTED_SLOTS: Final = 1000
 """Missed slots that are counted; there may be more of them."""
 LATE_AFTER: Final = timedelta(minutes=10)
 """A slot that is looked at later than this was missed: workers look every minute."""
+
+
+class MissedOutcome(StrEnum):
+    """What became of slots that were missed."""
+
+    MADE_UP = "made_up"
+    SKIPPED = "skipped"
+    RUN_ACTIVE = "run_active"
+    NOT_STARTED = "not_started"
+    SCHEDULE_CHANGED = "schedule_changed"
 
 
 class CronError(ValueError):

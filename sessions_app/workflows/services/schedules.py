@@ -7,6 +7,7 @@ from collections import defaultdict
 from collections.abc import Mapping
 from datetime import datetime
 from time import monotonic
+from types import MappingProxyType
 from typing import Any, Final
 
 from django.conf import settings
@@ -19,9 +20,16 @@ from sessions_app.kernel.services.errors import ChecksUnavailable, IdempotencyKe
 from sessions_app.kernel.services.idempotency import IdempotencyMark, mark_request
 from sessions_app.models import Turn
 from sessions_app.workflows.models import Workflow, WorkflowRun
-from sessions_app.workflows.nodes.trigger import DueSlots, WorkflowTriggers, find_due_slots, find_triggers
+from sessions_app.workflows.nodes.trigger import (
+    LATE_AFTER,
+    MissedOutcome,
+    WorkflowTriggers,
+    find_due_slots,
+    find_triggers,
+)
 from sessions_app.workflows.services import trigger_settings
 from sessions_app.workflows.services.loading import load_text
+from sessions_app.workflows.services.missed_slots import missed_columns
 from sessions_app.workflows.services.runs import start_saved_run
 from sessions_app.workflows.services.trigger_confirmation import parse_triggers
 
@@ -90,41 +98,54 @@ def _triggers_of(row: Workflow) -> WorkflowTriggers:
 def _start_by_cron(row: Workflow, triggers: WorkflowTriggers, now: datetime) -> bool:
     """Start one run for all slots that are due, unless the previous run is still active; then move to the next slot.
 
-    The run is created before ``next_run_at`` moves on. If we crash in between, the slot is due again, and the
-    idempotency key of the slot finds the run that exists.
+    The run, the next slot and what is told of missed slots are one transaction: after a crash all of it is there, or
+    the slots are still due.
     """
-    due = row.next_run_at
+    due, following = row.next_run_at, triggers.next_after(now)
     if due is not None and due > now:
+        if _is_beyond_clocks(due, triggers, now):
+            _move_on(row, {"next_run_at": following})
         return False
-    started, missed = False, {}
-    if due is not None and triggers.crons:
-        slots = find_due_slots(triggers, due, now)
-        slot = slots.to_start(catches_up=settings.KANDEV_MISSED_SCHEDULES == "once")
-        if slot is not None and not _is_cron_run_active(row, slot):
-            started = _start_triggered_run(row, "cron", slot)
-        missed = _missed_columns(slots, row, slot)
-    same = Workflow.objects.filter(id=row.id, next_run_at=due, revision=row.revision, triggers_enabled=True)
-    same.update(next_run_at=triggers.next_after(now), **missed)
-    if started:
-        crash_points.reached("schedule.slot_moved")
-    return started
+    if due is None or not triggers.crons:
+        _move_on(row, {"next_run_at": following})
+        return False
+    slots = find_due_slots(triggers, due, now)
+    catches_up = settings.KANDEV_MISSED_SCHEDULES == "once"
+    slot = slots.to_start(catches_up=catches_up)
+    moved = {"next_run_at": following, **missed_columns(row, slots.first, slots.last_missed, slots.missed)}
+    if slots.missed:
+        moved["missed_outcome"] = MissedOutcome.MADE_UP if catches_up else MissedOutcome.SKIPPED
+    if slot is None:
+        _move_on(row, moved)
+        return False
+    if _is_cron_run_active(row, slot):
+        _move_on(row, _without_run(moved, MissedOutcome.RUN_ACTIVE))
+        return False
+    return _start_triggered_run(row, "cron", slot, moved)
 
 
-def _missed_columns(slots: DueSlots, row: Workflow, slot: datetime | None) -> dict[str, Any]:
-    """Return what the workflow's page tells of slots that were missed; nothing if none was."""
-    if not slots.missed:
-        return {}
-    key = _idempotency_key(row, "cron", slot) if slot is not None else ""
-    run = WorkflowRun.objects.filter(workflow=row, idempotency_key=key).first() if key else None
-    log.warning(
-        "workflow %s: %d scheduled runs were missed from %s to %s", row.id, slots.missed, slots.first, slots.last_missed
-    )
-    return {
-        "missed_count": slots.missed,
-        "missed_from": slots.first,
-        "missed_until": slots.last_missed,
-        "missed_run": run,
-    }
+def _without_run(moved: Mapping[str, Any], outcome: MissedOutcome) -> Mapping[str, Any]:
+    """Return the columns with the reason why no run makes up for missed slots, if one was to do that."""
+    if moved.get("missed_outcome") == MissedOutcome.MADE_UP:
+        return {**moved, "missed_outcome": outcome}
+    return moved
+
+
+def _is_beyond_clocks(due: datetime, triggers: WorkflowTriggers, now: datetime) -> bool:
+    """Whether the clock was set back since the next slot was computed, by more than workers' clocks may differ.
+
+    Otherwise nothing would start until that time has come again. Slots that have their run get no other one, by its
+    idempotency key.
+    """
+    latest = triggers.next_after(now + LATE_AFTER)
+    return latest is not None and due > latest
+
+
+def _move_on(row: Workflow, moved: Mapping[str, Any]) -> None:
+    """Write the next slot, and what became of missed ones, unless somebody else has changed the schedule."""
+    same = Workflow.objects.filter(id=row.id, next_run_at=row.next_run_at, revision=row.revision, triggers_enabled=True)
+    if moved:
+        same.update(**moved)
 
 
 def _is_cron_run_active(row: Workflow, slot: datetime) -> bool:
@@ -168,41 +189,55 @@ def _idempotency_key(row: Workflow, trigger: str, at: datetime | None) -> str:
     return f"{trigger}:{row.id}:{slot}"
 
 
-def _start_triggered_run(row: Workflow, trigger: str, at: datetime) -> bool:
+def _start_triggered_run(
+    row: Workflow, trigger: str, at: datetime, moved: Mapping[str, Any] = MappingProxyType({})
+) -> bool:
     """Start a run with the rights of the user who confirmed the triggers; return whether it is new.
 
-    What prevents the start is stored, and shown on the page of the workflow. Raises ChecksUnavailable.
+    ``moved``: the columns of the schedule that are written with it, for a cron trigger. What prevents the start is
+    stored, and shown on the page of the workflow. Raises ChecksUnavailable.
     """
     inputs: dict[str, Any] = {"type": trigger, "timestamp": at.isoformat(), "text": "", "params": {}}
     key = _idempotency_key(row, trigger, at)
     load_text(row.text, row.files)  # it can take a while; the transaction below then finds it in the cache
     # The revision stands for text and files, which may have megabytes; it is compared when the row is locked.
     mark = mark_request(key, {"workflow": row.id, "revision": row.revision})
-    return _start_locked(row, trigger, inputs, mark)
+    return _start_locked(row, trigger, inputs, mark, moved)
 
 
-def _start_locked(row: Workflow, trigger: str, inputs: Mapping[str, Any], mark: IdempotencyMark) -> bool:
+def _start_locked(
+    row: Workflow, trigger: str, inputs: Mapping[str, Any], mark: IdempotencyMark, moved: Mapping[str, Any]
+) -> bool:
     with transaction.atomic():
         # The row stays locked until the run exists, so that nobody can change it between the check and the run.
         locked = trigger_settings.lock_workflow(row)
         if not locked.triggers_enabled or locked.archived_at is not None or locked.revision != row.revision:
             return False
+        if moved and locked.next_run_at != row.next_run_at:
+            return False  # another worker has started the slot
         enabled_by = locked.triggers_enabled_by
         if not trigger_settings.may_trigger_now(locked) or enabled_by is None:
             log.warning("workflow %s: its triggers are paused: %s", row.id, locked.triggers_paused)
             return False
         try:
-            _, is_new = start_saved_run(enabled_by, locked, inputs, trigger=trigger, mark=mark)
+            run, is_new = start_saved_run(enabled_by, locked, inputs, trigger=trigger, mark=mark)
         except IdempotencyKeyReused:
-            return False  # the slot has its run, and the workflow was changed since
+            # The slot has its run, and the workflow was changed since.
+            run = WorkflowRun.objects.get(workflow=row, idempotency_key=mark["idempotency_key"])
+            is_new = False
         except ChecksUnavailable:
             raise  # the next pass tries again
         except SessionsError as error:
             log.warning("workflow %s: its %s trigger could not start it: %s", row.id, trigger, error.message)
             _store_trigger_error(locked, error.message)
+            _move_on(row, _without_run(moved, MissedOutcome.NOT_STARTED))
             return False
         _store_trigger_error(locked, "")
         crash_points.reached("schedule.run_written")
+        if moved.get("missed_outcome") == MissedOutcome.MADE_UP:
+            moved = {**moved, "missed_run": run}
+        _move_on(row, moved)
+        crash_points.reached("schedule.slot_moved")
     crash_points.reached("schedule.run_committed")
     return is_new
 

@@ -21,6 +21,7 @@ from sessions_app.models import raise_for_workflow, resolve_for_workflow
 from sessions_app.workflows.language.graph import WorkflowGraph
 from sessions_app.workflows.models import Workflow
 from sessions_app.workflows.nodes.trigger import find_triggers
+from sessions_app.workflows.services.missed_slots import MISSED_FIELDS, note_dropped_slots
 from sessions_app.workflows.services.run_conditions import run_obstacle
 from sessions_app.workflows.services.run_records import graph_of
 from sessions_app.workflows.services.run_rights import default_executor, describe_required_rights, run_refusal
@@ -42,6 +43,7 @@ TRIGGER_FIELDS: Final = (
     "confirmed",
     "next_run_at",
     "trigger_error",
+    *MISSED_FIELDS,
     "updated_at",
 )
 """The fields of a workflow that this module writes."""
@@ -55,7 +57,9 @@ def update_triggers(user: User, row: Workflow, graph: WorkflowGraph | None, enab
 
     If the user may not start the workflow, or it changes while they are enabled, they are paused until confirmed.
     """
+    was_enabled = row.triggers_enabled
     if enable is False:
+        note_dropped_slots(row)
         # The confirmed state is kept, to show the difference when they are enabled again.
         row.triggers_enabled, row.triggers_paused, row.next_run_at = False, "", None
         row.triggers_enabled_by = None
@@ -68,14 +72,16 @@ def update_triggers(user: User, row: Workflow, graph: WorkflowGraph | None, enab
         else:
             _enable_triggers(user, row, graph)
     row.trigger_error = ""
-    if row.triggers_enabled:
-        row.next_run_at = find_triggers(graph).next_after(timezone.now())
-    else:
+    if not row.triggers_enabled:
         row.next_run_at = None
+    elif not was_enabled:
+        row.next_run_at = find_triggers(graph).next_after(timezone.now())
+    # Otherwise nothing has changed of what starts it, and a slot that is due stays due.
 
 
 def pause_triggers(row: Workflow, reason: str) -> None:
     """Pause the triggers until a user confirms them; ``reason`` is a sentence."""
+    note_dropped_slots(row)
     row.triggers_enabled, row.triggers_paused, row.next_run_at = False, reason, None
 
 
