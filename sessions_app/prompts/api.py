@@ -62,8 +62,8 @@ class PromptSerializer(StrictModelSerializer):
     class Meta:
         model = Prompt
         fields = (
-            *("message_id", "kind", "state", "text", "version", "place", "steered_into", "missed_turn", "attachments"),
-            *("by", "edited_by", "resent_as", "continued_by", "created_at", "updated_at"),
+            *("message_id", "kind", "state", "text", "version", "place", "steered_into", "missed_turn", "of_workflow"),
+            *("attachments", "by", "edited_by", "resent_as", "continued_by", "created_at", "updated_at"),
         )
         read_only_fields = fields
 

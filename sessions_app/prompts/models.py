@@ -89,6 +89,8 @@ class Prompt(TeamModel):
     """Where it is in the queue, once it was moved: the id of the prompt that was there before. None: its own id."""
     steered_into = models.CharField(max_length=128, blank=True, default="", db_default="")
     """The message_id of the turn into which it is, or was, handed while that turn runs; empty: it begins its own."""
+    of_workflow = models.BooleanField(default=False, db_default=False)
+    """Whether a step of a workflow has sent it: the step's record has its text, and the answer of its turn."""
     missed_turn = models.BooleanField(default=False, db_default=False)
     """Whether it was wanted in a running turn that has not taken it, so that it waits for its own."""
     created_at = models.DateTimeField(auto_now_add=True)

@@ -114,10 +114,12 @@ def queue_prompt(
     ends_permission: bool = True,
     files: Sequence[AttachedFile] = (),
     now: bool = False,
+    of_workflow: bool = False,
 ) -> tuple[Prompt, bool]:
     """Queue a user's prompt; return it, and whether it is new. Wakes or resumes the session.
 
-    ``now``: hand it to the turn that is running, if there is one and its agent offers that.
+    ``now``: hand it to the turn that is running, if there is one and its agent offers that. ``of_workflow``: a step of
+    a workflow sends it, so that nobody edits it or hands it to another turn.
 
     Repeating a ``message_id`` returns the first row; with ``now``, one that still waits is handed to the running turn,
     so that neither the order nor the number of requests decides what becomes of it. ``ends_permission``: whether the
@@ -131,7 +133,7 @@ def queue_prompt(
         earlier = transaction.session.prompts.filter(message_id=message_id).first()
         if earlier is not None:
             row = _same_prompt(earlier, text, files)
-            if now and row.state == PromptState.QUEUED:
+            if now and row.state == PromptState.QUEUED and not row.of_workflow:
                 _want_in_turn(transaction, row, steerable_turn(transaction))
             return row, False
         refuse_ended(transaction.session)
@@ -141,7 +143,7 @@ def queue_prompt(
         if turn is None:
             prepare_for_prompt(transaction, by, ends_permission=ends_permission)
         attached = store_files(transaction.session, files)
-        row = transaction.add_prompt(message_id, text, by=by, attachments=attached)
+        row = transaction.add_prompt(message_id, text, by=by, attachments=attached, of_workflow=of_workflow)
         _want_in_turn(transaction, row, turn)
         _reach_prompt_points(session_id)
     return row, True
@@ -267,6 +269,7 @@ def resend_prompt(session_id: uuid.UUID, message_id: str, by: User | None) -> Pr
             attachments=old.attachments,
             kind=old.kind,
             by=by,
+            of_workflow=old.of_workflow,
         )
         transaction.move_prompt(old, "dismiss", resent_as=row)
         transaction.record_queued(row)
@@ -315,15 +318,26 @@ def _lock_queued(transaction: SessionTransaction, message_id: str) -> Prompt:
     return row
 
 
+def _refuse_of_workflow(row: Prompt) -> None:
+    """Raise Conflict for the prompt of a workflow's step."""
+    if row.of_workflow:
+        raise Conflict(
+            "A step of a workflow has sent this prompt: the step shows its text and the answer of its own turn. "
+            "It can be moved or withdrawn, but neither edited nor handed to another turn."
+        )
+
+
 def edit_prompt(session_id: uuid.UUID, message_id: str, text: str, by: User, *, version: int) -> Prompt:
     """Replace the text of a queued prompt; ``version`` is the one that the editor has seen.
 
     Repeating the request changes nothing. Raises Invalid, NotFound, PromptNotQueued, PromptChanged, and Conflict for a
-    prompt of Kandev. Whoever sends the prompt locks the same session, so it is either edited before that or not at all.
+    prompt of Kandev or of a workflow. Whoever sends the prompt locks the same session, so it is either edited before
+    that or not at all.
     """
     validate_prompt_text(text)
     with session_transaction(session_id) as transaction:
         row = _lock_queued(transaction, message_id)
+        _refuse_of_workflow(row)
         if row.text == text:
             return row
         if row.text_version != version:
@@ -351,11 +365,12 @@ def edit_prompt(session_id: uuid.UUID, message_id: str, text: str, by: User, *, 
 def send_now(session_id: uuid.UUID, message_id: str) -> Prompt:
     """Hand a queued prompt to the running turn, where the agent offers that; repeating this changes nothing.
 
-    Raises NotFound, PromptNotQueued, NotSteerable, and Conflict for a prompt of Kandev. If the turn ends before the
-    agent has taken it, it is the same queued prompt again.
+    Raises NotFound, PromptNotQueued, NotSteerable, and Conflict for a prompt of Kandev or of a workflow. If the turn
+    ends before the agent has taken it, it is the same queued prompt again.
     """
     with session_transaction(session_id) as transaction:
         row = _lock_queued(transaction, message_id)
+        _refuse_of_workflow(row)
         turn = steerable_turn(transaction)
         if turn is None:
             raise NotSteerable

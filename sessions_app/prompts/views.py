@@ -56,8 +56,11 @@ def _show_form(request: UserHttpRequest, row: TaskSession) -> HttpResponse:
     prompt = row.prompts.filter(message_id=message_id, state=PromptState.QUEUED, kind=PromptKind.USER).first()
     if not may_write_session(request.user, row):
         return redirect("session", row.task_id, row.id)
-    if prompt is None:
-        messages.error(request, "This prompt no longer waits in the queue.")
+    if prompt is None or prompt.of_workflow:
+        refusal = "This prompt no longer waits in the queue."
+        if prompt is not None:
+            refusal = "A step of a workflow has sent this prompt, so it cannot be edited."
+        messages.error(request, refusal)
         return redirect("session", row.task_id, row.id)
     context = {"message_id": message_id, "text": prompt.text, "version": prompt.text_version, "is_queued": True}
     return render(request, "prompts/edit_prompt.html", {"session": row, "task": row.task, **context})

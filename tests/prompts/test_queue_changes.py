@@ -155,6 +155,26 @@ def test_moved_prompts_are_in_the_new_order(do: Callable[[TaskSession], Any], ex
     assert names(session) == ([] if expected == ["a", "b", "c", "d"] else ["session.prompt.moved"])
 
 
+def test_prompt_of_a_workflow_is_moved_but_neither_edited_nor_handed_to_another_turn() -> None:
+    session = queue_prompts(running_session(execution=NO_LEASE), "a")
+    of_workflow = {"message_id": "b", "text": "do b", "of_workflow": True}
+    Prompt.objects.create(session=session, **of_workflow)
+    with pytest.raises(Conflict, match="A step of a workflow"):
+        prompts.edit_prompt(session.id, "b", "do it otherwise", make_user(), version=1)
+    with pytest.raises(Conflict, match="A step of a workflow"):
+        prompts.send_now(session.id, "b")
+    assert Prompt.objects.get(message_id="b").text == "do b"
+    prompts.move_by(session.id, "b", -1, make_user())
+    assert queue_of(session) == ["b", "a"]
+
+
+def test_prompt_of_a_workflow_that_is_sent_again_still_belongs_to_it() -> None:
+    session = queue_prompts(running_session(execution=NO_LEASE), "a", state="held")
+    Prompt.objects.update(of_workflow=True)
+    again = prompts.resend_prompt(session.id, "a", make_user())
+    assert again.of_workflow
+
+
 def test_move_is_recorded_with_who_moved_it() -> None:
     session = queue_prompts(running_session(execution=NO_LEASE), "a", "b")
     prompts.move_by(session.id, "b", -1, make_user("bob"))

@@ -16,6 +16,7 @@ from executors_app.models import AgentProfile
 from executors_app.wire.errors import AgentctlRefused
 from executors_app.wire.protocol import Code, Job
 from sessions_app.board.services import tasks
+from sessions_app.kernel.services.errors import Conflict
 from sessions_app.models import AttentionItem, Prompt
 from sessions_app.prompts import services as prompts
 from sessions_app.workflows.models import NodeRun
@@ -180,6 +181,16 @@ def test_held_prompt_waits_for_user_and_resend_completes_it() -> None:
     world.answer(again, "done at last")
     assert world.drive(2).state == "succeeded"
     assert (world["coder"].outputs["output"], world["coder"].waiting_for) == ("done at last", "")
+
+
+def test_prompt_of_a_step_is_not_edited_so_its_record_stays_true() -> None:
+    world = World(AGENT)
+    world.drive()
+    prompt = world.prompt("coder")
+    assert (prompt.state, prompt.of_workflow, prompt.text) == ("queued", True, "Write it.")
+    with pytest.raises(Conflict, match="A step of a workflow"):
+        prompts.edit_prompt(prompt.session_id, prompt.message_id, "do something else", world.user, version=1)
+    assert fresh(prompt).text == "Write it."
 
 
 def test_dismissed_prompt_fails_its_node() -> None:

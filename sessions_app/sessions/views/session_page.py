@@ -373,8 +373,9 @@ class SessionPage:
             row["turn_label"] = self._turn_label(prompt)
             if prompt in movable:
                 row |= {"is_first": prompt == movable[0], "is_last": prompt == movable[-1]}
-                row["is_edited_here"] = len(prompt.text) <= EDITED_HERE and len(rows) < MAX_EDITED_HERE
-                row["can_send_now"] = self.status.can_steer and not prompt.steered_into
+                is_short = len(prompt.text) <= EDITED_HERE and len(rows) < MAX_EDITED_HERE
+                row["is_edited_here"] = is_short and not prompt.of_workflow
+                row["can_send_now"] = self.status.can_steer and not prompt.steered_into and not prompt.of_workflow
             rows.append(row)
         return rows
 

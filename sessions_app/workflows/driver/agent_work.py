@@ -67,7 +67,7 @@ def send_node_prompt(run: WorkflowRun, row: NodeRun, prompt: str) -> None:
         else:
             session = _create_session(run, row)
         message_id = work_id(run, row)
-        prompts.queue_prompt(session.id, message_id, prompt, run.started_by)
+        prompts.queue_prompt(session.id, message_id, prompt, run.started_by, of_workflow=True)
     except SessionsError as error:
         raise WorkNotPossible(error.message) from error
     row.session, row.message_id = session, message_id

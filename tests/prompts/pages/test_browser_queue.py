@@ -228,6 +228,42 @@ def test_button_is_not_replaced_between_its_press_and_its_release(visit: Any, wo
     assert [row.text for row in session.prompts.filter(state="queued")] == ["do two"]
 
 
+def press_tab_to(page: Page, target: Locator) -> None:
+    """Reach an element with the keyboard alone, going back from where the focus is."""
+    for _ in range(80):
+        page.keyboard.press("Shift+Tab")
+        if target.evaluate("element => element === document.activeElement"):
+            return
+    raise AssertionError(f"{target} is not reached by the keyboard")
+
+
+def test_queued_prompt_is_edited_moved_and_withdrawn_with_the_keyboard_alone(visit: Any, world: World) -> None:
+    session = with_queue(world, "one", "two")
+    page = visit().open(path_of(session))
+    entries, composer = page.locator("#queue li"), page.get_by_label("Your prompt")
+    composer.focus()
+    press_tab_to(page, entries.nth(1).locator("summary"))
+    page.keyboard.press("Enter")
+    editor = entries.nth(1).get_by_label("Text of this prompt")
+    expect(editor).to_be_visible()
+    page.keyboard.press("Tab")
+    expect(editor).to_be_focused()
+    page.keyboard.press("Control+a")
+    page.keyboard.type("do it well")
+    page.keyboard.press("Tab")
+    page.keyboard.press("Enter")
+    expect(page.locator("#queue .as-written")).to_have_text(["do one", "do it well"])
+    composer.focus()
+    press_tab_to(page, entries.nth(1).get_by_role("button", name="Move up"))
+    page.keyboard.press("Enter")
+    expect(page.locator("#queue .as-written")).to_have_text(["do it well", "do one"])
+    composer.focus()
+    press_tab_to(page, entries.nth(1).get_by_role("button", name="Withdraw"))
+    page.keyboard.press("Enter")
+    expect(page.locator("#queue .as-written")).to_have_text(["do it well"])
+    assert [row.text for row in session.prompts.filter(state="queued")] == ["do it well"]
+
+
 def test_queue_fits_on_a_phone(visit: Any, world: World) -> None:
     session = with_queue(world, "one", "two")
     page = visit().open(path_of(session))

@@ -143,3 +143,13 @@ def test_prompts_of_kandev_can_only_be_withdrawn(world: World, ada: Client) -> N
     session.prompts.create(message_id="continue:1", text="go on", kind="continue")
     html = ada.get(path_of(session)).content.decode()
     assert buttons(html) == ["Withdraw", "Move up", "Move down", "Withdraw", "Save"]
+
+
+def test_prompt_of_a_workflow_is_offered_no_edit(world: World, ada: Client) -> None:
+    session = queue(world, "one")
+    session.prompts.filter(message_id="one").update(of_workflow=True)
+    html = ada.get(path_of(session)).content.decode()
+    assert "sent by a step of a workflow" in html
+    assert "edit-prompt/" not in html
+    answer = ada.get(f"{path_of(session)}edit-prompt/?message_id=one", follow=True)
+    assert "so it cannot be edited" in answer.content.decode()
