@@ -744,9 +744,9 @@ def add_workspace_findings(transaction: SessionTransaction, changed: Sequence[st
     known = unfinished_of(transaction.session)
     if known is None:
         return
-    known = {**known, "changed": list(changed)}
+    known = {**known, "changed": list(changed), "processes": list(processes) or _texts(known, "processes")}
     if processes:  # all that ended, as their guard has written it down
-        known |= {"processes": list(processes), "unlisted_processes": 0}
+        known.pop("unlisted_processes", None)
     transaction.set_fields(metadata={**transaction.session.metadata, INTERRUPTION_KEY: known})
     waiting = transaction.session.prompts.filter(
         kind=PromptKind.CONTINUE, state=PromptState.QUEUED, message_id=f"continue:{known.get('run_id')}"

@@ -458,7 +458,7 @@ def test_page_names_the_processes_that_a_stop_would_end(ada: Client, world: Worl
     done = {"kind": "turn.completed", "message_id": first_prompt(session).message_id}
     ingest_lines(session, done, {"kind": "agent.processes", "processes": listed, "count": 23})
     html = page(ada, session)
-    named = "npm run &lt;b&gt;dev&lt;/b&gt;; rm ⟦RLO⟧fdp.exe; 20 more"
+    named = "npm run &lt;b&gt;dev&lt;/b&gt;; rm ⟦RLO⟧fdp.exe; 21 more"
     assert html.count(f"Stopping ends 23 processes that the agent has left running: {named}.") == 2, "stop and close"
     assert "<code>npm run &lt;b&gt;dev&lt;/b&gt;</code>" in html
     assert "\u202e" not in html
