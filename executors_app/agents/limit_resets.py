@@ -70,11 +70,12 @@ _ISO: Final = re.compile(
 
 def _read_epoch(text: str, now: datetime, local: tzinfo) -> Iterator[LimitReset]:
     for found in _EPOCH.finditer(text):
-        yield LimitReset(_from_epoch(int(found["seconds"])), "UTC")
+        yield LimitReset(_from_epoch(found["seconds"]), "UTC")
 
 
-def _from_epoch(number: float) -> datetime:
-    seconds = number / 1000 if number >= 10**12 else number
+def _from_epoch(digits: str) -> datetime:
+    # By the number of digits, not by size: thirteen that begin with 0 would be seconds of a year that has no date.
+    seconds = int(digits) / 1000 if len(digits) > 10 else int(digits)
     return datetime.fromtimestamp(seconds, UTC)
 
 

@@ -36,10 +36,15 @@ _SAYS_SO: Final = re.compile(
     r"|\bwaiting for (?:the |your )?(?:[\w-]+ ){0,3}(?:limits?|quota) to (?:reset|renew|refresh)",
     re.IGNORECASE,
 )
-_ABOUT_LIMITS: Final = re.compile(r"\b(?:limits?|quota|automatically)\b", re.IGNORECASE)
+_ABOUT_LIMITS: Final = re.compile(r"\b(?:limits?|quota|claude code will)\b", re.IGNORECASE)
 _NEAR: Final = 300
 """Characters before an announcement in which it says what it waits for."""
 _CANCELLED: Final = re.compile(r"\b(?:turned off|cancelled|canceled|will not|won't|stopped)\b", re.IGNORECASE)
+_DENIED: Final = re.compile(r"(?:\b(?:not|never|cannot|without|no longer|to)|n['’]t)(?:\s+\w+){0,2}\s+$", re.IGNORECASE)
+"""What comes before the words of an announcement that is none: ``will not continue automatically``, and ``enable it to
+continue automatically``."""
+_BEFORE: Final = 80
+"""Characters before an announcement in which that is looked for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +70,9 @@ def find_own_wait(text: str, now: datetime, local: tzinfo = UTC) -> OwnWait | No
     found = None
     for match in _SAYS_SO.finditer(read):
         found = match
-    if found is None or _CANCELLED.search(read, found.end()):
+    if found is None or _DENIED.search(read[max(found.start() - _BEFORE, 0) : found.start()]):
+        return None
+    if _CANCELLED.search(read, found.end()):
         return None
     end = _end_of_line(read, found.end())
     # ``again`` is a word after which the reader of limits expects a time or a duration.

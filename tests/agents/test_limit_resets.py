@@ -77,6 +77,7 @@ def test_time_without_a_zone_is_that_of_the_agents_machine_and_not_exact() -> No
         "resets Feb 30 at 10am (UTC)",
         "usage limit reached|1000000000",
         "usage limit reached|9999999999",
+        "usage limit reached|0999999999999",
         "try again in 999999 weeks",
         "try again in 0 seconds",
         "resets at 4 of the 5 hours",

@@ -42,6 +42,12 @@ def test_end_of_the_wait_is_read(text: str, until: str | None) -> None:
         "Waiting for usage limits to reset was turned off. 2 waiting agents will not run again.",
         "The script is waiting until the database is up.",
         "The test now waits until the server is up.",
+        "I have added a client that retries automatically.",
+        "The hook automatically resumes the upload, and its tests pass.",
+        "Usage limit reached. I will not continue automatically.",
+        "Usage limit reached. Claude Code won’t automatically retry.",
+        "The limit resets at 3pm. It does not resume automatically.",
+        "You've hit your limit. Enable the setting to continue automatically when the limit resets.",
     ],
 )
 def test_other_texts_announce_no_wait(text: str) -> None:
@@ -56,7 +62,7 @@ def test_what_is_said_after_the_wait_is_told_apart() -> None:
 
 
 def test_time_that_no_limit_has_is_unknown() -> None:
-    wait = find_own_wait("Will resume automatically in 900 days.", NOW)
+    wait = find_own_wait("Quota exceeded. Will resume automatically in 900 days.", NOW)
     assert wait is not None
     assert wait.until is None
 

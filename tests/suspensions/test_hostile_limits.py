@@ -19,6 +19,7 @@ HOSTILE = {
     "huge seconds": "usage limit reached|99999999999999999999999999",
     "far seconds": "usage limit reached|9999999999",
     "far milliseconds": "usage limit reached|9999999999999",
+    "milliseconds that begin with 0": "usage limit reached|0999999999999",
     "negative": "usage limit reached|-1767225600, try again in -5 hours",
     "year 9999": "You've hit your session limit · resets 9999-12-31T23:59:59Z",
     "last moment": "You've hit your session limit · resets 9999-12-31T23:59:59-14:00",
