@@ -61,7 +61,7 @@ class Suspension(TeamModel):
     has_worked = models.BooleanField(default=True)
     """Whether the agent had used a tool in the turn."""
     waits_by_itself = models.BooleanField(default=False, db_default=False)
-    """Whether the agent has said that it waits, and goes on by itself: then it does not sleep."""
+    """Whether the agent has said that it waits, and goes on by itself: then it does not sleep. Not once it is gone."""
     withdrawn_at = models.DateTimeField(null=True, blank=True)
     """When somebody decided that the turn is not continued; None: the policy decides."""
     began_at = models.DateTimeField(default=timezone.now, editable=False)
@@ -240,6 +240,11 @@ def settle_own_wait(transaction: SessionTransaction) -> None:
     row = open_suspension(transaction.session.id)
     if row is not None and row.waits_by_itself:
         end_suspension(transaction, row, SuspensionEnd.OBSOLETE, Continuation.NOTHING)
+
+
+def forget_own_wait(session: TaskSession) -> None:
+    """Count no longer on an agent that waited by itself, because its process is gone: no other one goes on for it."""
+    Suspension.objects.filter(session=session, ended_at=None, waits_by_itself=True).update(waits_by_itself=False)
 
 
 def end_suspension(

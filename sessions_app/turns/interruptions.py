@@ -47,6 +47,7 @@ from sessions_app.recovery.services.assessment import assess_session, effective_
 from sessions_app.starts.events import AgentExited
 from sessions_app.starts.rules import restart_rules
 from sessions_app.stream.conversation import ConversationUpdate, schedule_writes
+from sessions_app.suspensions.models import forget_own_wait
 from sessions_app.turns import agent_turns
 from sessions_app.turns.agent_turns import is_agent_turn
 from sessions_app.turns.events import OutsideWorkInterrupted
@@ -193,6 +194,7 @@ def record_agent_stopped(transaction: SessionTransaction) -> None:
     """Write that no agent is running, because a stop was requested."""
     reset_attempts_if_stable(transaction)
     continuity.mark_receipt_unproven(transaction)
+    forget_own_wait(transaction.session)
     transaction.set_fields(launch_id="", ready_since=None)
 
 

@@ -18,7 +18,7 @@ from executors_app.wire.protocol import JournalKind
 from sessions_app.attention.services.inbox import overdue_prompts
 from sessions_app.kernel.services.errors import Conflict, Invalid, TerminalState
 from sessions_app.kernel.transactions import create_intent
-from sessions_app.models import Attachment, AttentionItem, Prompt, Suspension, TaskSession
+from sessions_app.models import Attachment, AttentionItem, Prompt, Suspension, TaskSession, session_transaction
 from sessions_app.portable.database_restore import make_restored_safe
 from sessions_app.prompts.delivery import claim_next_prompt
 from sessions_app.prompts.services import queue_prompt
@@ -33,6 +33,7 @@ from sessions_app.sessions.services.status import load_status
 from sessions_app.supervisor import leases
 from sessions_app.suspensions import continuations, services
 from sessions_app.suspensions.models import open_suspension, suspensions_that_hold
+from sessions_app.turns.interruptions import record_agent_stopped
 from sessions_app.turns.rules.transient_errors import Retry
 from sessions_app.workflows.driver.prompt_progress import follow_prompt
 from tests.supervisor.journals import Journal, ingest
@@ -600,6 +601,18 @@ def test_agent_that_waits_by_itself_is_not_continued_too(settings: Any) -> None:
     assert last_payload(session, "session.suspension.ended")["continuation"] == "agent"
     assert prompt_states(session) == {"p1": "done"}
     assert services.go_on_now(session.id, make_user()).prompt is not None, "a person may still do it"
+
+
+def test_agent_that_is_gone_goes_on_with_nothing_by_itself(settings: Any) -> None:
+    settings.KANDEV_CONTINUE_AT_RESET = 1
+    session = suspended_session(OWN_WAIT, tool=True)
+    with session_transaction(session.id) as transaction:
+        record_agent_stopped(transaction)
+    status = load_status(fresh(session))
+    assert status.suspension is not None
+    assert status.suspension["continuation"] == "continue", "nobody waits any more, so the policy decides"
+    end_limit(session)
+    assert last_payload(session, "session.suspension.ended")["continuation"] == "continue"
 
 
 def test_turn_that_has_waited_for_its_limit_and_gone_on_is_completed() -> None:
