@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
 
 from django.contrib.auth.models import Group, User
 from django.db.models import Exists, OuterRef
+from django.utils import timezone
 
 from sessions_app.accounts.authorization import may_manage
 from sessions_app.kernel import wakeups
@@ -93,6 +94,7 @@ def update_holds(after: uuid.UUID | None = None) -> HoldPass:
         rows = rows.filter(session_id__gt=after)
     page = list(rows[:PAGE])
     outdated = _outdated(page)
+    _renew_days(set(page) - set(outdated))
     updated = sum(guard_job(row.session_id, "its budget", _update, row.id, row.session_id) for row in outdated[:BATCH])
     if len(outdated) > BATCH:
         return HoldPass(updated, outdated[BATCH - 1].session_id)
@@ -124,6 +126,17 @@ def _outdated(rows: Sequence[BudgetHold]) -> list[BudgetHold]:
         if _is_obsolete(session, has_prompt=session.waits) or hold is None or not row.is_about(hold):
             outdated.append(row)
     return outdated
+
+
+def _renew_days(rows: Iterable[BudgetHold]) -> None:
+    """Let holds of teams' budgets that have outlasted their day end with the present one.
+
+    A budget of 0 allows nothing on any day, and one may be used up again before its holds are read.
+    """
+    now = timezone.now()
+    past = [row.id for row in rows if row.ends_at is not None and row.ends_at <= now]
+    if past:
+        BudgetHold.objects.filter(id__in=past, ended_at=None).update(ends_at=end_of_day())
 
 
 def _is_obsolete(session: TaskSession, *, has_prompt: bool) -> bool:

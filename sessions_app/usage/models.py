@@ -130,7 +130,8 @@ def add_imported_usage(session: TaskSession, turns: Sequence[Turn], figures: Map
         "member_id": session.owner_id,
         "agent_type": session.agent_profile.agent_type,
     }
-    ended = [(turn, turn.ended_at) for turn in turns if turn.has_process and turn.ended_at is not None]
+    now = timezone.now()  # the clock that wrote the log may have been ahead, and must not use tomorrow's budget either
+    ended = [(turn, min(turn.ended_at, now)) for turn in turns if turn.has_process and turn.ended_at is not None]
     _write([_row(session, turn, at, figures[turn.id], **values) for turn, at in ended])
 
 
@@ -260,7 +261,11 @@ class BudgetHold(TeamModel):
 
 
 def add_imported_budget(session: TaskSession, limits: Limits) -> None:
-    """Give an imported session the budget that its log says it had."""
+    """Give an imported session the budget that its log says it had.
+
+    A release without this table may have deleted the session before, and has left the budget of that time.
+    """
+    UsageBudget.objects.filter(session_id=session.id).delete()
     if not limits.is_empty:
         UsageBudget.objects.create(session=session, tokens=limits.tokens, cost=limits.cost, currency=limits.currency)
 

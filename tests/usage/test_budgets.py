@@ -355,6 +355,19 @@ def test_change_of_the_launch_does_not_end_a_hold() -> None:
     assert updated_holds() == 0
 
 
+def test_hold_that_lasts_another_day_ends_on_that_day_and_is_no_news() -> None:
+    session = waiting_session()
+    team_budget(session, tokens=0)
+    assert claimed(session) is None
+    yesterday = timezone.now() - timedelta(days=1)
+    BudgetHold.objects.update(began_at=yesterday, ends_at=yesterday)
+    assert updated_holds() == 0
+    hold = BudgetHold.objects.get(ended_at=None)
+    assert hold.began_at == yesterday
+    assert hold.ends_at is not None and hold.ends_at > timezone.now()
+    assert names(session).count("session.budget.held") == 1
+
+
 # -- many held sessions
 
 
@@ -435,6 +448,19 @@ def test_budget_that_was_removed_stays_removed_after_an_import(tmp_path: Path) -
     delete_sessions()
     assert run_import(tmp_path / "record") == 0
     assert budgets.budget_of_session(session.id) == Limits()
+
+
+@pytest.mark.parametrize("limits", [Limits(tokens=5), Limits()], ids=["with a budget", "without one"])
+def test_budget_that_an_earlier_release_left_of_a_deleted_session_does_not_outlive_an_import(
+    limits: Limits, tmp_path: Path
+) -> None:
+    session = running_session()
+    budgets.set_session_budget(session.id, limits, make_user())
+    export(fresh(session), tmp_path / "record")
+    delete_sessions()
+    UsageBudget.objects.create(session_id=session.id, tokens=99)
+    assert run_import(tmp_path / "record") == 0
+    assert budgets.budget_of_session(session.id) == limits
 
 
 @pytest.mark.parametrize(

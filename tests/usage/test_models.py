@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import uuid
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -16,7 +17,7 @@ from executors_app.wire.protocol import JournalKind
 from sessions_app.kernel.transactions import session_transaction
 from sessions_app.models import ContinuityReceipt, Prompt, TaskSession, Turn, TurnUsage
 from sessions_app.turns.interruptions import interrupt_turn
-from sessions_app.usage.models import local_day
+from sessions_app.usage.models import local_day, record_turn_usage
 from tests.portable.records import delete_sessions, export, run_import
 from tests.supervisor.journals import Journal, ingest
 from tests.supervisor.rows import change, fresh, last_payload, make_user, running_session
@@ -167,3 +168,22 @@ def test_a_turn_is_written_down_once() -> None:
     ingest(session, [journal.completes("m1")])
     assert TurnUsage.objects.get() == row
     assert isinstance(row.turn_id, uuid.UUID)
+
+
+@pytest.mark.parametrize("year", ["2999", "9999"])
+def test_imported_turn_of_the_future_counts_today_and_later_turns_are_counted(year: str, tmp_path: Path) -> None:
+    session = session_of()
+    run_turn(session, Journal(), "m1", prompt_tokens=10, completion_tokens=2)
+    export(fresh(session), tmp_path)
+    [log] = tmp_path.glob("*.messages.jsonl")
+    lines = [json.loads(line) for line in log.read_text().splitlines()]
+    log.write_text("".join(json.dumps({**line, "ts": f"{year}-12-31T23:59:59.999999Z"}) + "\n" for line in lines))
+    delete_sessions()
+    TurnUsage.objects.all().delete()
+    assert run_import(tmp_path) == 0
+    row = TurnUsage.objects.get()
+    assert row.ended_at <= timezone.now()
+    assert row.day == local_day(row.ended_at)
+    later = Turn.objects.create(session=fresh(session), message_id="m2", started_at=timezone.now())
+    record_turn_usage(fresh(session), later, timezone.now())
+    assert TurnUsage.objects.count() == 2
