@@ -5,6 +5,7 @@ Answers have the shapes of agentctl's. Everything is read from git's objects; no
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,7 +22,13 @@ from executors_app.machine.git.branch_changes import (
 )
 from executors_app.machine.git.git_directory import BRANCH_PREFIX
 from executors_app.repositories.git import VIEW, GitFailed
-from executors_app.repositories.recovery_refs import SavedWork, check_saved_path, read_saved_git, refusal_of
+from executors_app.repositories.recovery_refs import (
+    LIST_LIMIT,
+    SavedWork,
+    check_saved_path,
+    read_saved_git,
+    refusal_of,
+)
 from executors_app.repositories.team import TeamRepository
 from executors_app.wire.errors import NotKept, RepositoryUnusable
 
@@ -54,8 +61,10 @@ def compare_saved(kept: SavedWork, repository: Path, base: str) -> Comparison:
 
 def saved_branch_changes(kept: SavedWork, compared: Comparison) -> dict[str, Any]:
     """Return what agentctl's ``list_branch_changes`` returns, of saved work; raises NotKept, RuntimeUnavailable."""
-    files = _list_files(kept, compared.tree, kept.files)
-    uncommitted = {file.path for file in _list_files(kept, kept.head, kept.files, counts=False)}
+    files, truncated = _list_counted(kept, compared.tree)
+    # Against the base, a file may be gone that is renamed against HEAD.
+    since_commit = _list_files(kept, kept.head, kept.files, counts=False)
+    uncommitted = {path for file in since_commit for path in (file.path, file.old_path)}
     sizes = _sizes(kept, [file for file in files if not file.is_counted][: branch_changes.MAX_FILES])
     for file in files:
         file.uncommitted = file.path in uncommitted
@@ -67,7 +76,6 @@ def saved_branch_changes(kept: SavedWork, compared: Comparison) -> dict[str, Any
     if any(branch_changes.may_be_line_ends(file) for file in files):
         others = _list_files(kept, compared.tree, kept.files, ignore_line_ends=True)
     branch_changes.mark_small_changes(files, others)
-    files.sort(key=lambda file: file.path.split(b"/"))
     ahead, behind = _distance(kept, compared.tip)
     return {
         "base": compared.to_json(),
@@ -77,7 +85,7 @@ def saved_branch_changes(kept: SavedWork, compared: Comparison) -> dict[str, Any
         "behind": behind,
         "upstream": None,
         "operation": None,
-        **branch_changes.summarize(files, truncated=False),
+        **branch_changes.summarize(files, truncated=truncated),
         **kept.kept_field(),
     }
 
@@ -110,12 +118,23 @@ class _HunkReader:
             return answer
         if self.room <= 0:
             return {**answer, "left_out": True}
-        both = [branch_changes.as_text(each) for each in (file.path, file.old_path) if each]
+        both = [os.fsdecode(each) for each in (file.path, file.old_path) if each]
         revisions = self.tree, self.kept.files
         arguments = branch_changes.patch_arguments("diff-tree", *revisions, paths=both, context=self.context)
         patch = read_saved_git(self.kept, *arguments, limit=branch_changes.PATCH_LIMIT)
         self.room -= len(patch)
         return {**answer, **branch_changes.parse_hunks(patch, truncated=len(patch) == branch_changes.PATCH_LIMIT)}
+
+
+def _list_counted(kept: SavedWork, before: str) -> tuple[list[ChangedFile], bool]:
+    """Return the changed files with their numbers of lines, and whether there are more than git's answer names."""
+    output = read_saved_git(kept, *branch_changes.list_arguments("diff-tree", before, kept.files), limit=LIST_LIMIT)
+    files = branch_changes.in_order(branch_changes.parse_changes(output.split(b"\0")[:-1]))
+    truncated = len(output) == LIST_LIMIT
+    if truncated:  # before the numbers of lines, which git writes after all files
+        arguments = branch_changes.list_arguments("diff-tree", before, kept.files, names=False)
+        branch_changes.note_counts(files, read_saved_git(kept, *arguments).split(b"\0")[:-1])
+    return files, truncated
 
 
 def _list_files(

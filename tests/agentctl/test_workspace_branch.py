@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from executors_app.agentctl.workspace import branch_review
 from executors_app.machine.git import branch_changes
 from tests.agentctl.running import Running
 from tests.executors.repositories import commit, run_git
@@ -262,6 +264,81 @@ async def test_list_is_cut_and_sums_count_all_files(
         commit(branch, f"new {number}", "x\n")
     answer = await running.get("/git/branch", base="main")
     assert (len(answer["files"]), answer["count"], answer["additions"], answer["truncated"]) == (3, 5, 5, True)
+
+
+@pytest.mark.parametrize("limit", [1000, 1045, 1300])
+async def test_list_that_git_cut_before_its_counts_has_counts(
+    running: Running, branch: Path, monkeypatch: pytest.MonkeyPatch, limit: int
+) -> None:
+    for number in range(20):
+        (branch / f"new {number}").write_text("x\n")
+    run_git(branch, "add", "--all")
+    monkeypatch.setattr("executors_app.agentctl.workspace.branch_review._LIST_LIMIT", limit)
+    answer = await running.get("/git/branch", base="main")
+    assert answer["truncated"]
+    assert {(file["content"], file["additions"]) for file in answer["files"]} == {("text", 1)}
+    assert "" not in {file["path"] for file in answer["files"]}
+
+
+@pytest.mark.parametrize("limit", [1000, 1005, 1010, 1020, 1040, 1060, 1080, 1090, 1100])
+def test_file_whose_path_was_cut_off_is_left_out(limit: int) -> None:
+    record = b":100644 100644 " + b"1" * 40 + b" " + b"2" * 40 + b" M\0name\0"
+    output = record.replace(b"name", b"x%d") * 20 % tuple(range(20))
+    files = branch_changes.parse_changes(output[:limit].split(b"\0")[:-1])
+    assert {file.path for file in files} == {b"x%d" % number for number in range(len(files))}
+
+
+async def test_path_that_is_no_utf_8_is_listed_with_its_lines(running: Running, branch: Path) -> None:
+    for name in (b"known \xff", b"new \xff"):
+        (branch / os.fsdecode(name)).write_text("x\n")
+    run_git(branch, "add", "known *")
+    files = (await running.get("/git/branch", base="main"))["files"]
+    for file, path in zip(files, ("known \ufffd", "new \ufffd"), strict=True):
+        assert (file["path"], file["change"], file["content"], file["uncommitted"]) == (path, "added", "text", True)
+        (shown,) = (await running.get("/git/hunks", base="main", path=path))["files"]
+        assert ([hunk["lines"] for hunk in shown["hunks"]], shown["version"]) == ([["+x"]], file["version"])
+
+
+async def test_content_that_is_not_recognised_is_not_read(
+    running: Running, branch: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    limits = []
+    read = branch_review._read_whole
+
+    def noting(root: Path, path: bytes, limit: int) -> bytes | None:
+        data = read(root, path, limit)
+        limits.append((limit, data))
+        return data
+
+    monkeypatch.setattr(branch_review, "_read_whole", noting)
+    monkeypatch.setattr(branch_review, "_HASHED", 10)
+    for name in ("a long one", "b", "c"):
+        (branch / name).write_text(f"{name} 5\n")
+    files = (await running.get("/git/branch", base="main"))["files"]
+    assert [bool(file["version"]) for file in files] == [False, True, True]
+    assert limits == [(10, None), (10, b"b 5\n"), (6, b"c 5\n")]
+
+
+async def test_names_that_are_no_utf_8_are_readable(running: Running, branch: Path) -> None:
+    run_git(branch, "config", "kandev.base", os.fsdecode(b"b\xff"))
+    run_git(branch, "switch", "--quiet", "--create", os.fsdecode(b"w\xff"))
+    run_git(branch, "config", "branch.w\udcff.remote", ".")
+    run_git(branch, "config", "branch.w\udcff.merge", "refs/heads/w\udcff")
+    answer = await running.get("/git/branch")
+    assert (answer["base"]["name"], answer["branch"]) == ("b\ufffd", "w\ufffd")
+    assert answer["upstream"] is None or answer["upstream"]["name"] == "w\ufffd"
+
+
+async def test_file_that_is_renamed_only_against_head_is_uncommitted_under_both_names(
+    running: Running, branch: Path
+) -> None:
+    commit(branch, "text", LINES.replace("line", "other"))
+    run_git(branch, "mv", "text", "moved")
+    files = (await running.get("/git/branch", base="main"))["files"]
+    assert [(file["path"], file["change"], file["uncommitted"]) for file in files] == [
+        ("moved", "added", True),
+        ("text", "deleted", True),
+    ]
 
 
 async def test_workspace_without_a_repository_is_refused(running: Running) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -88,3 +89,35 @@ def test_path_that_leads_elsewhere_is_refused(repository: Path, worktree: Worktr
     for path in ("../up", "/etc/passwd"):
         with pytest.raises(NotKept):
             saved_branch.saved_branch_hunks(*saved(repository, worktree), [path], 3)
+
+
+def test_saved_file_is_uncommitted_under_both_names_and_its_name_may_be_no_utf_8(
+    repository: Path, worktree: Worktree
+) -> None:
+    lines = "".join(f"line {number}\n" for number in range(40))
+    commit(worktree.path, "text", lines)
+    commit(worktree.path, "text", lines.replace("line", "other"))
+    run_git(worktree.path, "mv", "text", os.fsdecode(b"moved \xff"))
+    snapshot_tree(worktree.path)
+    found = saved(repository, worktree, run_git(worktree.path, "rev-parse", "HEAD~1"))
+    files = saved_branch.saved_branch_changes(*found)["files"]
+    assert [(file["path"], file["change"], file["uncommitted"]) for file in files] == [
+        ("moved \ufffd", "added", True),
+        ("text", "deleted", True),
+    ]
+    (shown,) = saved_branch.saved_branch_hunks(*found, ["moved \ufffd"], 3)["files"]
+    assert len(shown["hunks"][0]["lines"]) == 40
+
+
+def test_saved_list_that_git_cut_before_its_counts_has_counts(
+    repository: Path, worktree: Worktree, root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(saved_branch, "LIST_LIMIT", 500)
+    found = saved_branch.saved_branch_changes(*saved(repository, worktree))
+    assert found["truncated"]
+    assert [(file["path"], file["additions"]) for file in found["files"]] == [
+        ("committed", 1),
+        ("crlf", 20),
+        ("gone", 0),
+        ("large", None),
+    ]

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import IO, Any, Final
 
 from executors_app.agentctl.workspace.changes import checked_path
 from executors_app.agentctl.workspace.paths import open_path
@@ -28,7 +28,7 @@ from executors_app.machine.git.branch_changes import (
     Problem,
 )
 from executors_app.machine.git.git_directory import BRANCH_PREFIX
-from executors_app.machine.git.workspace_git import GitError, WorkspaceGit
+from executors_app.machine.git.workspace_git import GitError, GitOutput, WorkspaceGit
 from executors_app.wire.protocol import ApiError, validation_error
 
 _LIST_LIMIT: Final = 8 << 20
@@ -41,6 +41,8 @@ _SHA1_LENGTH, _SHA256_LENGTH = 40, 64
 _BASE_KEY: Final = "kandev.base"
 _MAX_BASE: Final = 255
 _SYMLINK: Final = "120000"
+_EXACT: Final = "surrogateescape"
+_UNKNOWN_SIGN: Final = "\ufffd"
 
 
 def list_branch_changes(git: WorkspaceGit, base: str) -> dict[str, Any]:
@@ -49,10 +51,13 @@ def list_branch_changes(git: WorkspaceGit, base: str) -> dict[str, Any]:
     ``base`` is a branch, a tag or a commit. Without a usable one, only uncommitted changes are listed.
     """
     status = git.compare(*STATUS, limit=_LIST_LIMIT)
-    state = parse_git_status(status.fields)
+    state = parse_git_status(status.fields, errors=_EXACT)
     compared = _comparison(git, base, state["head"])
     output = git.compare(*branch_changes.list_arguments("diff", compared.tree), limit=_LIST_LIMIT)
-    files = branch_changes.parse_changes(output.fields)
+    files = branch_changes.in_order(branch_changes.parse_changes(output.fields))
+    if output.truncated:  # before the numbers of lines, which git writes after all files
+        arguments = branch_changes.list_arguments("diff", compared.tree, names=False)
+        branch_changes.note_counts(files, git.compare(*arguments, limit=_LIST_LIMIT).fields)
     contents = _Contents(git, compared.tree)
     _note_state(files, state)
     contents.fill_in(files)
@@ -62,11 +67,11 @@ def list_branch_changes(git: WorkspaceGit, base: str) -> dict[str, Any]:
         others = branch_changes.parse_changes(git.compare(*arguments, limit=_LIST_LIMIT).fields)
     branch_changes.mark_small_changes(files, others)
     left_out = contents.add_new_files(files, state["untracked"])
-    files.sort(key=lambda file: file.path.split(b"/"))
+    files = branch_changes.in_order(files)
     ahead, behind = _distance(git, compared.tip, state["head"])
     return {
         "base": compared.to_json(),
-        "branch": state["branch"],
+        "branch": _readable(state["branch"] or "") or None,
         "head": state["head"],
         "ahead": ahead,
         "behind": behind,
@@ -83,7 +88,7 @@ def branch_hunks(git: WorkspaceGit, base: str, paths: Sequence[str], context: in
     """
     for path in paths:
         checked_path(git.root, path)
-    state = parse_git_status(git.compare("--literal-pathspecs", *STATUS, "--", *paths, limit=_LIST_LIMIT).fields)
+    state = parse_git_status(_status_of(git, paths).fields, errors=_EXACT)
     compared = _comparison(git, base, state["head"])
     # Of all files, because a renamed one is found by two paths, and is named by one of them.
     arguments = branch_changes.list_arguments("diff", compared.tree, counts=False)
@@ -93,7 +98,7 @@ def branch_hunks(git: WorkspaceGit, base: str, paths: Sequence[str], context: in
     _note_state(chosen, state)
     contents.fill_in_ids(chosen)
     branch_changes.mark_small_changes(chosen, chosen)
-    contents.add_new_files(chosen, [path for path in state["untracked"] if path in paths])
+    contents.add_new_files(chosen, [path for path in state["untracked"] if _readable(path) in paths])
     found = {branch_changes.as_text(file.path): file for file in chosen}
     reader = _HunkReader(git, compared.tree, context, ANSWER_LIMIT)
     files = [reader.read(path, found.get(path)) for path in paths]
@@ -105,7 +110,7 @@ def base_of(git: WorkspaceGit, requested: str, seeded: str) -> str:
     if requested or seeded:
         return requested or seeded
     noted = git.run("config", "--default", "", "--get", _BASE_KEY, good=(0, 1), all_settings=True).text
-    return noted[:_MAX_BASE]
+    return _readable(noted[:_MAX_BASE])
 
 
 def parse_paths(values: Sequence[str]) -> list[str]:
@@ -113,6 +118,19 @@ def parse_paths(values: Sequence[str]) -> list[str]:
     if not 1 <= len(values) <= branch_changes.MAX_PATHS:
         raise validation_error(f"name between 1 and {branch_changes.MAX_PATHS} paths", field="path")
     return list(dict.fromkeys(values))
+
+
+def _status_of(git: WorkspaceGit, paths: Sequence[str]) -> GitOutput:
+    """Return git's status of some files; of all if one may have another name, because it is no UTF-8."""
+    chosen = paths
+    if any(_UNKNOWN_SIGN in path for path in paths):
+        chosen = ()
+    return git.compare("--literal-pathspecs", *STATUS, "--", *chosen, limit=_LIST_LIMIT)
+
+
+def _readable(name: str) -> str:
+    """Return a name from git, which may be no UTF-8, as text for JSON."""
+    return branch_changes.as_text(os.fsencode(name))
 
 
 def _comparison(git: WorkspaceGit, base: str, head: str | None) -> Comparison:
@@ -171,7 +189,7 @@ def _upstream(git: WorkspaceGit, branch: str | None, head: str | None) -> dict[s
     if not commit:
         return None
     ahead, behind = _distance(git, commit, head)
-    shown = name.removeprefix("refs/remotes/").removeprefix(BRANCH_PREFIX)
+    shown = _readable(name.removeprefix("refs/remotes/").removeprefix(BRANCH_PREFIX))
     return {"name": shown, "ahead": ahead, "behind": behind}
 
 
@@ -184,10 +202,12 @@ def _operation(git: WorkspaceGit) -> str | None:
 
 def _note_state(files: Sequence[ChangedFile], state: dict[str, Any]) -> None:
     """Mark what is not committed yet, and what is in conflict."""
-    changed = {entry["path"] for side in ("staged", "unstaged") for entry in state[side]}
+    entries = [*state["staged"], *state["unstaged"]]
+    # Against the base, a file may be gone that is renamed against HEAD.
+    changed = {entry[end] for entry in entries for end in ("path", "from") if end in entry}
     conflicted = set(state["conflicted"])
     for file in files:
-        path = branch_changes.as_text(file.path)
+        path = os.fsdecode(file.path)
         file.uncommitted = path in changed or path in conflicted
         if path in conflicted:
             file.change = Change.CONFLICTED
@@ -217,7 +237,7 @@ class _HunkReader:
             revision, paths = "--ours", [file.path]
         else:
             revision, paths = self.tree, [file.path, *filter(None, [file.old_path])]
-        named = [branch_changes.as_text(each) for each in paths]
+        named = [os.fsdecode(each) for each in paths]
         arguments = branch_changes.patch_arguments("diff", revision, paths=named, context=self.context)
         output = self.git.compare(*arguments, limit=branch_changes.PATCH_LIMIT)
         self.room -= len(output.data)
@@ -243,7 +263,8 @@ class _Contents:
     def fill_in(self, files: Sequence[ChangedFile]) -> None:
         """Complete files that git has listed."""
         self.fill_in_ids(files)
-        uncounted = [file for file in files if not file.is_counted and file.content is not Content.SUBMODULE]
+        shown = files[: branch_changes.MAX_FILES]
+        uncounted = [file for file in shown if not file.is_counted and file.content is not Content.SUBMODULE]
         sizes = self._blob_sizes([file.old_id for file in uncounted if file.old_id])
         for file in uncounted:
             old, new = sizes.get(file.old_id), self._size(file.path)
@@ -296,10 +317,7 @@ class _Contents:
         if file.new_mode == _SYMLINK:
             data = _read_link(self._root, file.path)
         else:
-            limit = min(_HASHED_FILE, self._room)
-            data = _read(self._root, file.path, limit + 1)
-            if data is not None and len(data) > limit:
-                return ""
+            data = _read_whole(self._root, file.path, min(_HASHED_FILE, self._room))
         if data is None:
             return ""
         self._room -= len(data)
@@ -335,11 +353,32 @@ def _new_content(root: Path, file: ChangedFile) -> bytes | None:
 
 
 def _read(root: Path, path: bytes, limit: int) -> bytes | None:
-    with suppress(ApiError, OSError), open_path(root, os.fsdecode(path)) as descriptor:
-        if stat.S_ISREG(os.fstat(descriptor).st_mode):
-            with os.fdopen(os.dup(descriptor), "rb") as file:
-                return file.read(limit)
-    return None
+    with _opened(root, path) as file:
+        return None if file is None else file.read(limit)
+
+
+def _read_whole(root: Path, path: bytes, limit: int) -> bytes | None:
+    """Return the content of a file; None, without reading it, if it has more than ``limit`` bytes."""
+    with _opened(root, path) as file:
+        if file is None or os.fstat(file.fileno()).st_size > limit:
+            return None
+        data = file.read(limit + 1)
+    if len(data) > limit:
+        return None
+    return data
+
+
+@contextmanager
+def _opened(root: Path, path: bytes) -> Iterator[IO[bytes] | None]:
+    """Yield a plain file inside the workspace, opened; None for anything else."""
+    with ExitStack() as stack:
+        file = None
+        folder, name = stack.enter_context(_folder_of(root, path))
+        if folder is not None:
+            with suppress(OSError):
+                descriptor = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY, dir_fd=folder)
+                file = stack.enter_context(os.fdopen(descriptor, "rb"))
+        yield file if file and stat.S_ISREG(os.fstat(file.fileno()).st_mode) else None
 
 
 def _read_link(root: Path, path: bytes) -> bytes | None:

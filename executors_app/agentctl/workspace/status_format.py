@@ -19,14 +19,15 @@ _INITIAL: Final = "(initial)"
 _DETACHED: Final = "(detached)"
 
 
-def parse_git_status(fields: list[bytes]) -> dict[str, Any]:
+def parse_git_status(fields: list[bytes], *, errors: str = "replace") -> dict[str, Any]:
     """Return ``{branch, head, clean, staged, unstaged: [{path, change, from}], untracked, conflicted: [path]}``.
 
-    ``branch`` is null if none is checked out, ``head`` before the first commit.
+    ``branch`` is null if none is checked out, ``head`` before the first commit. ``errors``: how names that are no
+    UTF-8 are decoded; ``surrogateescape`` keeps them exact.
     """
     found: dict[str, Any] = {"staged": [], "unstaged": [], "untracked": [], "conflicted": []}
     headers: dict[str, str] = {}
-    lines = (field.decode("utf-8", "replace") for field in fields)
+    lines = (field.decode("utf-8", errors) for field in fields)
     for line in lines:
         _add_entry(line, lines, found, headers)
     return {

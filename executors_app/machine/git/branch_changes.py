@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Final
@@ -169,10 +169,12 @@ class ChangedFile:
 
 
 def list_arguments(
-    command: str, *revisions: str, counts: bool = True, ignore_line_ends: bool = False
+    command: str, *revisions: str, names: bool = True, counts: bool = True, ignore_line_ends: bool = False
 ) -> tuple[str, ...]:
     """Return git's arguments for a list of changed files; ``command`` is ``diff`` or ``diff-tree``."""
-    options = ["--raw", "-z", "--no-abbrev", *_OPTIONS]
+    options = ["-z", "--no-abbrev", *_OPTIONS]
+    if names:
+        options.append("--raw")
     if counts:
         options.append("--numstat")
     if ignore_line_ends:
@@ -191,22 +193,40 @@ def patch_arguments(command: str, *revisions: str, paths: Sequence[str], context
 
 
 def parse_changes(fields: Iterable[bytes]) -> list[ChangedFile]:
-    """Parse the fields of ``list_arguments``, in git's order."""
+    """Parse the fields of ``list_arguments``, in git's order, without a file whose fields were cut off."""
     found: dict[bytes, ChangedFile] = {}
     rest = iter(fields)
     for field in rest:
         if field.startswith(b":"):
             file = _parse_raw(field.decode("ascii", "replace"), rest)
-            found[file.path] = file
-            continue
-        additions, _, more = field.partition(b"\t")
-        deletions, _, path = more.partition(b"\t")
-        if not path:  # a renamed file: its old path and its new one follow
-            next(rest, b"")
-            path = next(rest, b"")
-        if (counted := found.get(path)) and additions.isdigit() and deletions.isdigit():
-            counted.additions, counted.deletions = int(additions), int(deletions)
+            if file.path:
+                found[file.path] = file
+        else:
+            _note_counts(found, field, rest)
     return list(found.values())
+
+
+def note_counts(files: Iterable[ChangedFile], fields: Iterable[bytes]) -> None:
+    """Note the numbers of lines in the fields of ``list_arguments`` without names."""
+    found = {file.path: file for file in files}
+    rest = iter(fields)
+    for field in rest:
+        _note_counts(found, field, rest)
+
+
+def _note_counts(found: Mapping[bytes, ChangedFile], field: bytes, rest: Iterator[bytes]) -> None:
+    additions, _, more = field.partition(b"\t")
+    deletions, _, path = more.partition(b"\t")
+    if not path:  # a renamed file: its old path and its new one follow
+        next(rest, b"")
+        path = next(rest, b"")
+    if (counted := found.get(path)) and additions.isdigit() and deletions.isdigit():
+        counted.additions, counted.deletions = int(additions), int(deletions)
+
+
+def in_order(files: Iterable[ChangedFile]) -> list[ChangedFile]:
+    """Return files in the order of the list: those of a directory follow each other."""
+    return sorted(files, key=lambda file: file.path.split(b"/"))
 
 
 def _parse_raw(about: str, rest: Iterable[bytes]) -> ChangedFile:
