@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pydoc import locate
 from typing import Any
@@ -30,6 +31,7 @@ from sessions_app.workflows.services import schedules as run_schedules
 from sessions_app.workflows.services.run_records import graph_of
 from sessions_app.workflows.services.schedules import start_due_runs
 from sessions_app.workflows.services.trigger_confirmation import current_parts, parse_triggers, serialize_parts
+from sessions_app.workflows.services.trigger_settings import confirm_triggers, triggers_document
 from sessions_app.workflows.services.workflows import archive_workflow, save_workflow
 from tests.api.world import World, client_of, make_world
 from tests.workflows.workflow_builder import node, workflow
@@ -234,40 +236,73 @@ def test_run_that_cannot_start_is_told(world: World) -> None:
     assert "could not start" in page_of(world, workflow)
 
 
-def past_slot() -> datetime:
-    """Return the start of an hour, three hours before the present one."""
-    return timezone.now().replace(minute=0, second=0, microsecond=0) - timedelta(hours=3)
+@pytest.fixture
+def half_past_three(monkeypatch: pytest.MonkeyPatch) -> datetime:
+    """Stop the clock three and a half hours after noon: of an hourly schedule, four slots have come since noon."""
+    now = NOON + timedelta(hours=3, minutes=30)
+    monkeypatch.setattr(timezone, "now", lambda: now)
+    return now
 
 
-@pytest.mark.parametrize("is_off", [True, False])
-def test_due_slots_are_told_when_the_schedule_is_changed_or_switched_off(world: World, is_off: bool) -> None:
-    due = past_slot()
-    workflow = due_at(triggered(world, CRON), due)
-    values: dict[str, Any] = {"text": workflow.text.replace("0 * * * *", "30 * * * *")}
-    if is_off:
-        values = {"triggers_enabled": False}
-    workflow, _ = save_workflow(world.member, values, workflow)
-    assert (workflow.missed_count, workflow.missed_outcome) == (4, "schedule_changed")
-    assert (workflow.missed_from, workflow.missed_until) == (due, due + timedelta(hours=3))
+def change_schedule(world: World, workflow: Workflow) -> Workflow:
+    return save_workflow(world.member, {"text": workflow.text.replace("0 * * * *", "30 * * * *")}, workflow)[0]
+
+
+def switch_off(world: World, workflow: Workflow) -> Workflow:
+    return save_workflow(world.member, {"triggers_enabled": False}, workflow)[0]
+
+
+def archive(world: World, workflow: Workflow) -> Workflow:
+    return archive_workflow(world.member, workflow)
+
+
+@pytest.mark.usefixtures("half_past_three")
+@pytest.mark.parametrize("drop", [change_schedule, switch_off, archive])
+def test_due_slots_are_told_when_nothing_starts_them_any_more(
+    world: World, drop: Callable[[World, Workflow], Workflow]
+) -> None:
+    workflow = drop(world, due_at(triggered(world, CRON), NOON))
+    assert told_of(workflow) == (4, "schedule_changed")
+    assert (workflow.missed_from, workflow.missed_until) == (NOON, NOON + timedelta(hours=3))
     assert workflow.missed_run is None
     assert workflow.next_run_at is None
 
 
+def test_end_of_more_due_slots_than_are_counted_is_the_time_at_which_they_are_dropped(
+    world: World, half_past_three: datetime
+) -> None:
+    due = half_past_three - timedelta(days=30)
+    workflow = due_at(triggered(world, '{triggerType: cron, cron: "* * * * *"}'), due)
+    workflow = switch_off(world, workflow)
+    told = (workflow.missed_count, workflow.missed_from, workflow.missed_until)
+    assert told == (MAX_COUNTED_SLOTS, due, half_past_three)
+
+
+@pytest.mark.usefixtures("half_past_three")
 def test_schedule_that_was_off_has_missed_nothing(world: World) -> None:
-    workflow, _ = save_workflow(world.member, {"triggers_enabled": False}, triggered(world, CRON))
+    workflow = switch_off(world, triggered(world, CRON))
     workflow, _ = save_workflow(world.member, {"triggers_enabled": True}, workflow)
-    assert workflow.next_run_at is not None
-    assert workflow.next_run_at > timezone.now()
+    assert workflow.next_run_at == NOON + timedelta(hours=4)
     assert told_of(workflow) == (0, "")
 
 
-def test_saving_without_a_change_of_the_schedule_keeps_a_due_slot(world: World) -> None:
-    due = past_slot()
-    workflow = due_at(triggered(world, CRON), due)
-    workflow, _ = save_workflow(world.member, {"description": "Every hour"}, workflow)
-    assert workflow.next_run_at == due
+def save_description(world: World, workflow: Workflow) -> Workflow:
+    return save_workflow(world.member, {"description": "Every hour"}, workflow)[0]
+
+
+def confirm_again(world: World, workflow: Workflow) -> Workflow:
+    fingerprint = triggers_document(world.member, workflow)["fingerprint"]
+    return confirm_triggers(world.member, workflow, fingerprint)
+
+
+@pytest.mark.parametrize("keep", [save_description, confirm_again])
+def test_due_slot_stays_due_if_nothing_changes_of_the_schedule(
+    world: World, half_past_three: datetime, keep: Callable[[World, Workflow], Workflow]
+) -> None:
+    workflow = keep(world, due_at(triggered(world, CRON), NOON))
+    assert workflow.next_run_at == NOON
     assert told_of(workflow) == (0, "")
-    assert start_due_runs(timezone.now()) == 1
+    assert start_due_runs(half_past_three) == 1
 
 
 def test_clock_that_is_set_back_starts_the_schedule_again_and_no_slot_twice(world: World) -> None:

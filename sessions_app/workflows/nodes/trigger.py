@@ -222,12 +222,17 @@ class DueSlots:
         return self.count - 1
 
     @property
-    def last_missed(self) -> datetime:
-        """The end of the time in which slots were missed."""
+    def end(self) -> datetime:
+        """The newest slot, or the present if there may be more than were counted."""
         if self.count == MAX_COUNTED_SLOTS:
             return self.now
+        return self.last
+
+    @property
+    def last_missed(self) -> datetime:
+        """The end of the time in which slots were missed."""
         if self.is_last_missed:
-            return self.last
+            return self.end
         return self.before_last
 
     def to_start(self, *, catches_up: bool) -> datetime | None:

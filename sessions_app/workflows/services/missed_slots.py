@@ -36,6 +36,6 @@ def note_dropped_slots(row: Workflow) -> None:
     if triggers is None or not triggers.crons:
         return
     slots = find_due_slots(triggers, row.next_run_at, now)
-    for name, value in missed_columns(row, slots.first, slots.last, slots.count).items():
+    for name, value in missed_columns(row, slots.first, slots.end, slots.count).items():
         setattr(row, name, value)
     row.missed_outcome = MissedOutcome.SCHEDULE_CHANGED

@@ -123,9 +123,10 @@ def confirm_triggers(user: User, workflow: Workflow, fingerprint: str) -> Workfl
             raise ReadOnly(refusal)
         if obstacle := obstacle_of(row, graph):
             raise Invalid(obstacle, field="triggers_enabled")
+        if not row.triggers_enabled:  # otherwise a slot that is due stays due
+            row.next_run_at = find_triggers(graph).next_after(timezone.now())
         _enable_triggers(user, row, graph)
         row.trigger_error = ""
-        row.next_run_at = find_triggers(graph).next_after(timezone.now())
         row.save(update_fields=TRIGGER_FIELDS)
         sync_attention(row)
     return row

@@ -21,12 +21,15 @@ from sessions_app.workflows.loader.loading import LoadResult
 from sessions_app.workflows.models import Workflow, WorkflowRun
 from sessions_app.workflows.services import trigger_settings
 from sessions_app.workflows.services.loading import load_text
+from sessions_app.workflows.services.missed_slots import MISSED_FIELDS, note_dropped_slots
 from sessions_app.workflows.services.run_conditions import (
     check_belongs_to_team,
     check_size,
 )
 
 SAVED_FIELDS: Final = ("name", "description", "repository", "agent_profile", "executor")
+ARCHIVED_FIELDS: Final = ("archived_at", "triggers_enabled", "triggers_paused", "next_run_at", *MISSED_FIELDS)
+"""The fields of a workflow that change when it is archived."""
 
 
 def save_workflow(
@@ -99,9 +102,12 @@ def archive_workflow(user: User, workflow: Workflow) -> Workflow:
     """Archive a workflow. Its runs stay, and its triggers no longer start it."""
     require_write(user, workflow.team)
     with transaction.atomic():
-        Workflow.objects.filter(id=workflow.id, archived_at=None).update(
-            archived_at=timezone.now(), triggers_enabled=False, triggers_paused="", next_run_at=None
-        )
+        row = trigger_settings.lock_workflow(workflow)
+        if row.archived_at is None:
+            note_dropped_slots(row)
+            row.archived_at, row.triggers_enabled = timezone.now(), False
+            row.triggers_paused, row.next_run_at = "", None
+            row.save(update_fields=ARCHIVED_FIELDS)
         resolve_for_workflow(workflow, "archived")
     workflow.refresh_from_db()
     return workflow
