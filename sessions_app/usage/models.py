@@ -105,14 +105,15 @@ def end_of_day() -> datetime:
 def record_turn_usage(session: TaskSession, turn: Turn, at: datetime) -> TurnFigures:
     """Write down what a turn that has just ended has used alone, and return it."""
     of_turn = Turn.objects.filter(id=turn.id).values_list(
-        "session__task__team_id", "session__agent_profile__agent_type", "prompt__by_id"
+        "session__task__team_id", "session__agent_profile__agent_type", "prompt__by_id", "prompt__created_at"
     )
-    team_id, name, sender_id = of_turn.get()
+    team_id, name, sender_id, prompted_at = of_turn.get()
     reported = dict(turn.usage or {})
     before = TurnUsage.objects.filter(session_id=session.id).order_by("-ended_at").first()
     figures = turn_figures(reported, _declared(name), _earlier(session, turn, before))
-    # The time of the journal is by the clock of the agent's machine: one that is ahead must not use tomorrow's budget.
-    at = min(at, timezone.now())
+    # The time of the journal is by the clock of the agent's machine: one that is ahead must not use tomorrow's budget,
+    # and one that is behind must not leave today's unused: no turn ends before its prompt was written.
+    at = min(max(at, prompted_at or at), timezone.now())
     row = _row(session, turn, at, figures, team_id=team_id, member_id=sender_id or session.owner_id, agent_type=name)
     row.launch_id, row.counters = session.launch_id, last_figures(reported, before.counters if before else {})
     if before is not None:

@@ -47,7 +47,7 @@ def test_turn_is_written_down_with_its_team_task_member_and_day() -> None:
     row = run_turn(session, journal, "m1", prompt_tokens=10, completion_tokens=2)
     assert (row.team_id, row.task_id, row.session_id) == (session.task.team_id, session.task_id, session.id)
     assert (row.member, row.agent_type, row.tokens) == (sender, "openai_chat", 12)
-    assert row.day == local_day(Turn.objects.get(id=row.turn_id).ended_at)  # type: ignore[arg-type]
+    assert row.day == local_day(row.ended_at)
     assert last_payload(session, "session.run.completed")["counted"] == {
         "tokens": 12,
         "input_tokens": 10,
@@ -133,6 +133,14 @@ def test_turn_of_a_machine_whose_clock_is_ahead_counts_today() -> None:
     row = TurnUsage.objects.get()
     assert row.ended_at <= timezone.now()
     assert row.day == local_day(row.ended_at)
+
+
+def test_turn_of_a_machine_whose_clock_is_behind_is_not_counted_before_its_prompt() -> None:
+    session, journal = session_of(), Journal()
+    prompt = Prompt.objects.create(session=session, message_id="m1", text="do it", state="sending")
+    for line in (*journal.turn_begins("m1"), *journal.says("done"), journal.completes("m1")):
+        ingest(session, [{**line, "ts": float(journal.seq)}])  # in 1970
+    assert TurnUsage.objects.get().day == local_day(prompt.created_at)
 
 
 def test_first_counter_after_turns_of_an_earlier_release_is_unknown() -> None:
