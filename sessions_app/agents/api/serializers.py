@@ -314,6 +314,13 @@ class ProfileSerializer(StrictModelSerializer):
     env = serializers.SerializerMethodField()
     mcp_servers = serializers.SerializerMethodField()
 
+    # Written here, because the schema of a read-only field of a model leaves out the empty value.
+    background_policy = serializers.ChoiceField(
+        choices=AgentProfile.BackgroundPolicy.choices,
+        allow_blank=True,
+        help_text="Empty: as this installation is configured.",
+    )
+
     class Meta:
         model = AgentProfile
         fields = (
