@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import accumulate
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
+from urllib.parse import quote
 
 from executors_app.machine.git.branch_changes import Comparison
 from executors_app.repositories import saved_branch
@@ -13,6 +15,9 @@ from executors_app.wire.errors import AgentctlForeign, AgentctlRefused, Agentctl
 from executors_app.wire.protocol import Code
 from sessions_app.models import TaskSession
 from sessions_app.workspace.services.workspace import ask_agentctl, find_saved_work
+
+_ADDRESS: Final = 48 << 10
+"""Characters of paths in the address of a request, which agentctl limits."""
 
 
 def list_branch_changes(session: TaskSession, *, kept: bool) -> dict[str, Any]:
@@ -56,10 +61,16 @@ def _read(
     session: TaskSession, first: int, count: int, context: int, *, kept: bool
 ) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     found = list_branch_changes(session, kept=kept)
-    paths = [file["path"] for file in found["files"][first : first + count]]
+    paths = _fitting([file["path"] for file in found["files"][first : first + count]])
     if not paths:
         return found, []
     return found, read_branch_hunks(session, paths, context, kept=kept)["files"]
+
+
+def _fitting(paths: Sequence[str]) -> list[str]:
+    """Return the first paths that fit into the address of a request."""
+    sizes = accumulate(len(quote(path, safe="")) for path in paths)
+    return [path for path, size in zip(paths, sizes, strict=True) if size <= _ADDRESS]
 
 
 def _saved(session: TaskSession, base: str) -> tuple[SavedWork, Comparison]:

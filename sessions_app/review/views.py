@@ -45,7 +45,10 @@ def _changes(session: TaskSession, first: int) -> dict[str, Any]:
         "kept": found.get("kept"),
         "sentences": wording.branch_sentences(found),
         "listed": [{**file, "words": wording.change_words(file)} for file in found["files"]],
-        "shown": [_shown(file, lines.get(file["path"])) for file in found["files"][first:last]],
+        "shown": [
+            {**_shown(file, lines.get(file["path"])), "number": number}
+            for number, file in enumerate(found["files"][first:last], first)
+        ],
         "first": first,
         "before": max(0, first - MAX_PATHS) if first else None,
         "after": last if last < len(found["files"]) else None,
@@ -54,7 +57,9 @@ def _changes(session: TaskSession, first: int) -> dict[str, Any]:
 
 def _shown(file: Mapping[str, Any], lines: Mapping[str, Any] | None) -> dict[str, Any]:
     shown = {**file, "words": wording.change_words(file), "explanations": wording.explanations(file)}
-    if lines is None or not lines["hunks"]:
+    if lines is None or lines["left_out"]:
+        return {**shown, "left_out": True}
+    if not lines["hunks"]:
         return shown
     return {**shown, "lines": list(_numbered(lines["hunks"])), "is_cut": lines["truncated"] or lines["cut"]}
 

@@ -319,6 +319,14 @@ async def test_content_that_is_not_recognised_is_not_read(
     assert limits == [(10, None), (10, b"b 5\n"), (6, b"c 5\n")]
 
 
+async def test_request_may_name_many_files_with_long_paths(running: Running, branch: Path) -> None:
+    paths = [f"{number}/{'ü' * 127}/{'ü' * 127}" for number in range(branch_changes.MAX_PATHS)]
+    query = [("base", "main"), *(("path", path) for path in paths)]
+    async with running.http.get(running.url + "/git/hunks", params=query, headers=running.headers) as response:
+        assert response.status == 200
+        assert [file["path"] for file in (await response.json())["files"]] == paths
+
+
 async def test_names_that_are_no_utf_8_are_readable(running: Running, branch: Path) -> None:
     run_git(branch, "config", "kandev.base", os.fsdecode(b"b\xff"))
     run_git(branch, "switch", "--quiet", "--create", os.fsdecode(b"w\xff"))

@@ -25,6 +25,8 @@ FIRST_REQUEST_TIMEOUT: Final = 10.0
 _HANDLING_TIME: Final = 0.5
 """Seconds to handle what arrived in time. If the process stood still (its container was paused, the machine had no
 memory left), requests wait that arrived meanwhile."""
+_MAX_ADDRESS: Final = 64 << 10
+"""Bytes of a request's address, which may name 20 files by their paths."""
 IDLE_TIMEOUT: Final = 75.0
 """Seconds between two requests on a connection. Clients of ours close an idle one after 15 s, so they reuse none that
 is being closed here."""
@@ -118,6 +120,7 @@ async def serve_app(
         handle_signals=False,
         shutdown_timeout=shutdown_timeout,
         keepalive_timeout=IDLE_TIMEOUT,
+        max_line_size=_MAX_ADDRESS,
     )
     await runner.setup()
     await web.SockSite(runner, limited, ssl_context=ssl_context).start()

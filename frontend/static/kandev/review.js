@@ -7,6 +7,7 @@ import { alarm, button, look, make, note, reasonOf, row } from "./workspace.js";
 
 const panel = document.getElementById("panel-changes");
 const AT_ONCE = 10; // files in a request
+const ADDRESS = 4000; // characters of their paths in its address, which servers limit
 const STEPS = [3, 25, 100000]; // lines around a change
 const WORDS = {
   added: "added", modified: "modified", deleted: "deleted", renamed: "renamed", type_changed: "of another type",
@@ -223,7 +224,7 @@ async function load() {
 // Those of one request have the same number of lines around their changes.
 async function loadSome() {
   const { step } = bodies.get(waiting[0]) ?? {};
-  const chosen = waiting.filter((body) => bodies.get(body)?.step === step).slice(0, AT_ONCE);
+  const chosen = fitting(waiting.filter((body) => bodies.get(body)?.step === step).slice(0, AT_ONCE));
   waiting = waiting.filter((body) => !chosen.includes(body) && bodies.has(body));
   const asked = chosen.filter((body) => bodies.has(body));
   if (!asked.length) return;
@@ -231,10 +232,19 @@ async function loadSome() {
   for (const body of asked) query.append("path", bodies.get(body).file.path);
   try {
     const { files } = await look(`${panel.dataset.review}hunks/?${query}`);
-    asked.forEach((body, number) => arrived(body, files[number]));
+    const answers = new Map(files.map((answer) => [answer.path, answer])); // two files may have the same readable path
+    for (const body of asked) arrived(body, answers.get(bodies.get(body)?.file.path));
   } catch (error) {
     for (const body of asked) failed(body, error);
   }
+}
+
+function fitting(chosen) {
+  let length = 0;
+  return chosen.filter((body, number) => {
+    length += encodeURIComponent(bodies.get(body)?.file.path ?? "").length;
+    return number === 0 || length <= ADDRESS;
+  });
 }
 
 function arrived(body, hunks) {

@@ -51,6 +51,26 @@ def test_lines_are_shown_in_pages_of_files(ada: Any, session: TaskSession, monke
     assert ada.get(f"{path_of(session)}changes/?from=x").status_code == 404
 
 
+def test_file_without_room_for_its_lines_says_so_and_leads_to_them(
+    ada: Any, session: TaskSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found, hunks = services.read_open_or_saved(session, 0, 20, 3)
+    hunks[1] |= {"hunks": [], "left_out": True}
+    monkeypatch.setattr(review_views, "read_open_or_saved", lambda *asked: (found, hunks))
+    html = page_of(ada, session)
+    assert html.count("There was no more room for its lines.") == 1
+    assert '<a href="?from=1">Show them</a>' in html
+
+
+def test_paths_that_are_too_long_for_one_request_are_shown_by_further_pages(
+    ada: Any, session: TaskSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(services, "_ADDRESS", len("code.py"))
+    html = page_of(ada, session)
+    assert "-line 50" in html
+    assert [f'"?from={number}">Show them' in html for number in range(4)] == [False, True, True, True]
+
+
 def test_closed_workspace_shows_its_saved_state(ada: Any, world: World, session: TaskSession, place: Place) -> None:
     world.repository.path = str(place.workspace)
     world.repository.save()
