@@ -19,7 +19,8 @@ const PROBLEMS = {
   not_found: ({ name }) => `The base ${name} was not found in this workspace, so only what is not committed is compared.`,
   unrelated: ({ name }) => `This branch has no commit in common with ${name}, so every file counts as new.`,
 };
-const VIEWED = `kandev-viewed:${document.getElementById("session").dataset.draft}`; // user and session
+const [USER] = document.getElementById("session").dataset.draft.split(":");
+const VIEWED = `kandev-viewed:${USER}`; // of all sessions, so that drafts keep their room however many there are
 const MOST_VIEWED = 5000; // versions
 const loaded = new Map(); // version and lines around: the lines of a file
 const bodies = new Map(); // body: its file, while it waits for its lines

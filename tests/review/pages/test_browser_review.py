@@ -69,6 +69,8 @@ def test_viewed_file_is_folded_until_it_changes_again(visit: Any, session: TaskS
     code.get_by_label("Viewed code.py").check()
     expect(code.locator("pre")).to_be_hidden()
     expect(review.locator(".reviewed li").first).to_contain_text("viewed")
+    kept = page.evaluate("Object.keys(localStorage).filter(key => key.startsWith('kandev-viewed'))")
+    assert [key.split(":")[1].isdigit() and key.count(":") for key in kept] == [1], "one for all sessions of a user"
 
     page.reload()
     expect(code.get_by_label("Viewed code.py")).to_be_checked()
