@@ -59,7 +59,8 @@ def test_turn_is_offered_after_the_end_although_the_agent_has_worked_on_its_own(
     cut_off = load_status(fresh(session)).cut_off_turn
     assert cut_off is not None
     assert cut_off["message_id"] == "p1"
-    assert services.go_on_now(session.id, make_user()).prompt is not None
+    assert cut_off["has_worked"] is True, "the page offers what is done then"
+    assert services.go_on_now(session.id, make_user()).continuation == "continue"
     with pytest.raises(Conflict, match="Send a prompt instead"):
         services.go_on_now(session.id, make_user())
 

@@ -299,12 +299,13 @@ def cut_off_turn_json(session: TaskSession, run: Turn | None) -> CutOffTurnStatu
     row = find_cut_off_turn(session, run)
     if row is None or run is None or run.ended_at is None:
         return None  # or the agent works on its own now
+    newest = newest_working_turn(run)
     return {
         "suspension_id": str(row.id),
         "message_id": row.run.message_id,
         "reason": row.reason,
         "message": row.message,
-        "has_worked": row.has_worked,
+        "has_worked": row.has_worked or (newest is not None and newest.id != row.run_id),
     }
 
 

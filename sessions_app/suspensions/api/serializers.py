@@ -47,7 +47,8 @@ class CutOffTurnSerializer(serializers.Serializer):  # type: ignore[type-arg]
     reason = serializers.CharField(help_text="As of the suspension.")
     message = serializers.CharField(help_text="What the agent said.")
     has_worked = serializers.BooleanField(
-        help_text="Whether the agent had used a tool: it is then asked to continue, else it gets the prompt once more."
+        help_text="Whether the agent had used a tool, or has worked on its own since: it is then asked to continue, "
+        "else it gets the prompt once more."
     )
 
 
