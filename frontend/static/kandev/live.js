@@ -278,7 +278,12 @@ function isBox(control) {
 
 function isTouched(control) {
   if (control.options) return [...control.options].some((option) => option.selected !== option.defaultSelected);
-  return isBox(control) ? control.checked !== control.defaultChecked : control.value !== control.defaultValue;
+  return isBox(control) ? control.checked !== control.defaultChecked : control.value !== shownAtFirst(control);
+}
+
+// A text area gives each line end as \n, also where the server's text has another one.
+function shownAtFirst(control) {
+  return control.matches("textarea") ? control.defaultValue.replace(/\r\n?/g, "\n") : control.defaultValue;
 }
 
 function enter(control, same) {
@@ -303,7 +308,7 @@ function keepProblems(before, after) {
 function keepEdited(before, after) {
   for (const form of before.querySelectorAll("form.queued-edit")) {
     const { text } = form.elements;
-    if (text.value === text.defaultValue) continue;
+    if (!isTouched(text)) continue;
     const same = after.querySelector(`form.queued-edit[data-key="${CSS.escape(form.dataset.key)}"]`);
     if (same) same.replaceWith(form);
     else after.append(form.closest(".unsaved") ?? unsaved(form));

@@ -170,7 +170,10 @@ document.addEventListener("submit", async (event) => {
     markFields(shown, answer.fields ?? {});
     if (answer.key_html) showKey(answer.key_html);
     if (form.matches(".setting")) forgetChoice(shown);
-    if (form.matches(".queued-edit")) queue.answered(form, answer);
+    if (form.matches(".queued-edit")) {
+      queue.answered(form, answer);
+      replaceParts.forget("ledger"); // an update before this answer has left the form with the version that was edited
+    }
     if (button.name === "mode" && !answer.message) reading.follow(); // the banner with "Resume session" is far above the end
   } catch {
     tell("The server did not answer. Your request may have been received; the page shows the result when it reconnects.");

@@ -82,6 +82,43 @@ def test_edit_of_somebody_else_is_replaced_only_once_it_was_shown(visit: Any, wo
     assert text_of(session, "one") == "mine"
 
 
+def test_own_edit_whose_answer_comes_late_is_not_told_as_that_of_somebody_else(visit: Any, world: World) -> None:
+    session = with_queue(world, "one")
+    page = visit().open(path_of(session))
+    held: list[Route] = []
+
+    def hold_first(route: Route) -> None:
+        if held:
+            route.continue_()
+        else:
+            held.append(route)
+
+    page.route("**/edit-prompt/", hold_first)
+    open_editor(page).fill("mine")
+    save = page.locator("#queue").get_by_role("button", name="Save")
+    save.click()
+    eventually(lambda: reported(page, held), describe="the page sends the edit")
+    answer = held[0].fetch()
+    expect(page.locator("#queue .as-written")).to_have_text("mine")
+    held[0].fulfill(response=answer)
+    expect(page.get_by_label("Text of this prompt")).to_be_hidden()
+    expect(page.locator("#queue input[name=version]")).to_have_value("2")
+    open_editor(page).fill("mine again")
+    save.click()
+    expect(page.locator("#queue .as-written")).to_have_text("mine again")
+    expect(page.locator("#refused")).to_be_hidden()
+
+
+def test_text_that_nobody_edits_is_not_kept_whatever_ends_its_lines(visit: Any, world: World) -> None:
+    session = world.running_session()
+    prompts.queue_prompt(session.id, "one", "do one\r\nand then the rest", world.ada)
+    page = visit().open(path_of(session))
+    expect(page.locator("#queue li")).to_have_count(1)
+    prompts.withdraw_prompt(session.id, "one")
+    expect(page.locator("#queue")).to_have_count(0)
+    expect(page.locator(".unsaved")).to_have_count(0)
+
+
 def test_text_of_a_prompt_that_is_sent_meanwhile_can_be_used(visit: Any, world: World) -> None:
     session = with_queue(world, "one", "two")
     page = visit().open(path_of(session))
