@@ -19,6 +19,7 @@ from sessions_app.agents.services import agent_login
 from sessions_app.agents.services.agent_settings import request_setting
 from sessions_app.agents.views.agent_settings import parse_posted_setting
 from sessions_app.background.services import set_background_policy
+from sessions_app.kernel.rules.states import PromptState
 from sessions_app.kernel.services.errors import Invalid, PermissionPending, SessionsError
 from sessions_app.models import Message, TaskSession
 from sessions_app.pages.shortcuts import find_session, queried_number
@@ -211,7 +212,7 @@ def submit_prompt(request: UserHttpRequest, task_id: uuid.UUID, session_id: uuid
         prompt, _ = prompts.queue_prompt(
             row.id, message_id, text, request.user, ends_permission=confirmed, files=files, now=now
         )
-        if now and not prompt.steered_into:
+        if now and prompt.state == PromptState.QUEUED and not prompt.steered_into:
             notes.append(NOT_HANDED_OVER)
 
     try:

@@ -117,6 +117,16 @@ def test_prompt_that_waits_is_handed_over_when_its_request_is_repeated_for_now(w
     assert working.session.prompts.filter(text="Use tabs").count() == 1
 
 
+@pytest.mark.parametrize("script", [True, False])
+def test_prompt_that_was_sent_before_its_request_is_repeated_is_not_told_to_wait(working: World, script: bool) -> None:
+    submit(working, working.member)
+    end_turn(working)
+    working.session.prompts.filter(message_id="one").update(state="done")
+    answer = submit(working, working.member, script=script, deliver="now")
+    assert answer.status_code == 200
+    assert "No running turn" not in answer.content.decode()
+
+
 @pytest.mark.parametrize("fields", [{"steered_into": "m1"}, {"missed_turn": True}])
 def test_page_says_that_a_turn_has_ended_without_its_prompt(working: World, fields: dict[str, Any]) -> None:
     prompt(working.session, "queued", "one")
