@@ -90,7 +90,7 @@ class Drill:
 
     deployment: Deployment
     agents: dict[str, LeavingAgent] = field(default_factory=dict)
-    failures: dict[str, Exception] = field(default_factory=dict)
+    failures: dict[str, BaseException] = field(default_factory=dict)
 
     def for_each(self, step: Callable[[LeavingAgent], None]) -> None:
         """Do a step with each agent that has not failed yet."""
@@ -99,7 +99,7 @@ class Drill:
                 continue
             try:
                 step(agent)
-            except (AssertionError, ApiError, OSError, LookupError) as error:
+            except (AssertionError, ApiError, OSError, LookupError, ValueError, pytest.fail.Exception) as error:
                 self.failures[name] = error
 
 
