@@ -266,6 +266,16 @@ async def test_list_is_cut_and_sums_count_all_files(
     assert (len(answer["files"]), answer["count"], answer["additions"], answer["truncated"]) == (3, 5, 5, True)
 
 
+async def test_new_files_beyond_the_list_are_counted(
+    running: Running, branch: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(branch_changes, "MAX_FILES", 3)
+    for number in range(5):
+        (branch / f"new {number}").write_text("x\n")
+    answer = await running.get("/git/branch", base="main")
+    assert (len(answer["files"]), answer["count"], answer["truncated"]) == (3, 5, True)
+
+
 @pytest.mark.parametrize("limit", [1000, 1045, 1300])
 async def test_list_that_git_cut_before_its_counts_has_counts(
     running: Running, branch: Path, monkeypatch: pytest.MonkeyPatch, limit: int

@@ -77,7 +77,7 @@ def list_branch_changes(git: WorkspaceGit, base: str) -> dict[str, Any]:
         "behind": behind,
         "upstream": _upstream(git, state["branch"], state["head"]),
         "operation": _operation(git),
-        **branch_changes.summarize(files, truncated=output.truncated or status.truncated or left_out),
+        **branch_changes.summarize(files, truncated=output.truncated or status.truncated, more=left_out),
     }
 
 
@@ -277,14 +277,14 @@ class _Contents:
             if file.change is not Change.DELETED and not file.new_id and file.content is not Content.SUBMODULE:
                 file.new_id = self._id_of(file)
 
-    def add_new_files(self, files: list[ChangedFile], untracked: Sequence[str]) -> bool:
-        """Add the files that git does not know yet; return whether there are more than are listed."""
+    def add_new_files(self, files: list[ChangedFile], untracked: Sequence[str]) -> int:
+        """Add the files that git does not know yet; return how many more than are listed there are."""
         known = {file.path for file in files}
         for name in untracked[: branch_changes.MAX_FILES]:
             path = os.fsencode(name)
             if path not in known:  # else it was removed from the index alone
                 files.append(self._new_file(path))
-        return len(untracked) > branch_changes.MAX_FILES
+        return max(0, len(untracked) - branch_changes.MAX_FILES)
 
     def _new_file(self, path: bytes) -> ChangedFile:
         file = ChangedFile(path, Change.ADDED, uncommitted=True, is_untracked=True)

@@ -15,7 +15,7 @@ from typing import Any, Final
 LARGE_FILE: Final = 1 << 20
 """Bytes from which on a file is shown as large, and git does not compare its lines."""
 MAX_FILES: Final = 2000
-"""Files that are listed; the sums count all of them."""
+"""Files that are listed; the sums count all that git has named."""
 MAX_PATHS: Final = 20
 """Files whose hunks one request returns."""
 MAX_CONTEXT: Final = 100_000
@@ -294,14 +294,17 @@ def may_be_line_ends(file: ChangedFile) -> bool:
     return is_modified and bool(file.additions) and file.additions == file.deletions
 
 
-def summarize(files: Sequence[ChangedFile], *, truncated: bool) -> dict[str, Any]:
-    """Return ``{files, count, additions, deletions, truncated}``: the first files, and sums of all."""
+def summarize(files: Sequence[ChangedFile], *, truncated: bool, more: int = 0) -> dict[str, Any]:
+    """Return ``{files, count, additions, deletions, truncated}``: the first files, and sums of all.
+
+    ``more``: the number of further files, which nothing has looked at.
+    """
     return {
         "files": [file.to_json() for file in files[:MAX_FILES]],
-        "count": len(files),
+        "count": len(files) + more,
         "additions": sum(file.additions or 0 for file in files),
         "deletions": sum(file.deletions or 0 for file in files),
-        "truncated": truncated or len(files) > MAX_FILES,
+        "truncated": truncated or len(files) + more > MAX_FILES,
     }
 
 

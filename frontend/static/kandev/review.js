@@ -56,7 +56,7 @@ function about(found) {
   const problem = base.problem ? [note(PROBLEMS[base.problem]?.(base) ?? "This branch cannot be compared with its base.")] : [];
   const apart = base.problem === "" || found.ahead !== null ? [note(apartFrom(base.name, found))] : [];
   const upstream = found.upstream ? [note(apartFrom(found.upstream.name, found.upstream))] : [];
-  const cut = truncated ? [note("The list is too long to show completely.")] : [];
+  const cut = truncated ? [note("The list is too long to show completely, and what is not listed may not be counted.")] : [];
   return [sums, ...problem, ...apart, ...upstream, ...cut];
 }
 

@@ -60,7 +60,7 @@ class ChangedFileSerializer(serializers.Serializer[Any]):
 
 
 class BranchChangesSerializer(ShownSerializer):
-    """What a branch has changed. ``count`` and the sums are those of all files, also if ``files`` is truncated."""
+    """What a branch has changed. If ``files`` is truncated, ``count`` and the sums may lack files."""
 
     base = BaseSerializer()
     branch = serializers.CharField(allow_null=True)

@@ -36,7 +36,7 @@ def branch_sentences(found: Mapping[str, Any]) -> list[str]:
     if upstream := found["upstream"]:
         sentences.append(distance_sentence(upstream["name"], upstream["ahead"], upstream["behind"]))
     if found["truncated"]:
-        sentences.append("The list is too long to show completely.")
+        sentences.append("The list is too long to show completely, and what is not listed may not be counted.")
     return sentences
 
 
