@@ -40,7 +40,11 @@ _ABOUT_LIMITS: Final = re.compile(r"\b(?:limits?|quota|claude code will)\b", re.
 _NEAR: Final = 300
 """Characters before an announcement in which it says what it waits for."""
 _CANCELLED: Final = re.compile(r"\b(?:turned off|cancelled|canceled|will not|won't|stopped)\b", re.IGNORECASE)
-_DENIED: Final = re.compile(r"(?:\b(?:not|never|cannot|without|no longer|to)|n['’]t)(?:\s+\w+){0,2}\s+$", re.IGNORECASE)
+_DENIED: Final = re.compile(
+    r"(?:(?:\b(?:not|never|cannot|without|no longer)|n['’]t)(?:\s+\w+){0,2}"
+    r"|(?<!going )(?<!set )(?<!scheduled )(?<!about )\bto)\s+$",
+    re.IGNORECASE,
+)
 """What comes before the words of an announcement that is none: ``will not continue automatically``, and ``enable it to
 continue automatically``."""
 _BEFORE: Final = 80

@@ -25,6 +25,9 @@ def test_samples_are_recognised(text: str) -> None:
         ("Quota exceeded. Will resume automatically in 3h 5m.", "2026-03-10T15:05"),
         ("Sleeping until 2026-03-10T18:00:00Z, then retrying.", "2026-03-10T18:00"),
         ("Claude Code will continue automatically shortly.", None),
+        ("Usage limit reached. I am going to resume automatically at 3pm.", "2026-03-10T15:00"),
+        ("You've hit your limit. Waiting for it to reset before retrying automatically at 3pm.", "2026-03-10T15:00"),
+        ("Limit reached. The turn is scheduled to continue automatically in 3h.", "2026-03-10T15:00"),
     ],
 )
 def test_end_of_the_wait_is_read(text: str, until: str | None) -> None:
