@@ -159,9 +159,9 @@ function article(file, number, found, item) {
   const facts = make("p", "facts", words.join(", "));
   facts.append(...counts(file).flatMap((part) => [" ", part]));
   const body = hasLines(file) ? bodyOf(file) : null;
-  made.append(title, facts, ...explanations(file));
-  if (file.version) made.append(viewedBox(file, body, item));
-  if (body) made.append(body);
+  const head = make("div", "head");
+  head.append(title, facts, ...(file.version ? [viewedBox(file, body, item)] : []));
+  made.append(head, ...explanations(file), ...(body ? [body] : []));
   return made;
 }
 
