@@ -23,7 +23,10 @@ PLACES: Final = {
     "/git/diff": "git/diff/",
     "/git/log": "git/log/",
     "/git/commit": "git/commit/",
+    "/git/hunks": "review/hunks/",
 }
+PARAMETERS: Final = {"context": "lines_around"}
+"""agentctl's parameters that the API calls by another name."""
 CODES: Final = {"git_failed": "conflict"}
 """agentctl's codes that the API translates."""
 API_ATTACKS: Final = [one for one in ATTACKS if "author_name" not in one.body]
@@ -59,7 +62,8 @@ def ask(api: APIClient, world: World, attack: Attack, **more: str) -> Any:
     url = world.url(PLACES[attack.endpoint])
     match attack.method:
         case "GET":
-            return api.get(url, {**attack.query, **more})
+            query = {PARAMETERS.get(name, name): value for name, value in attack.query.items()}
+            return api.get(url, {**query, **more})
         case "PUT":
             return api.put(url, {"content": "stolen"}, format="json", query_params=attack.query)
     return api.post(url, attack.body, format="json")
@@ -115,5 +119,7 @@ def test_saved_work_reveals_nothing_else(api: APIClient, world: World, kept: Pat
     assert body["kept"]["commit"]
     if "content" in body:  # a link is shown as its target path, not as the target's content
         assert body["content"] == str((kept / body["path"]).readlink())
-    else:  # nothing of that name has changed
+    elif "files" in body:  # nothing of that name has changed
+        assert [(file["change"], file["hunks"]) for file in body["files"]] == [("", [])]
+    else:
         assert (body["staged"], body["unstaged"]) == ("", "")
