@@ -9,9 +9,9 @@ from typing import Any
 
 import psycopg
 import pytest
-from django.db import connection, transaction
+from django.db import transaction
 
-from sessions_app.kernel import wakeups
+from sessions_app.kernel import pubsub, wakeups
 from sessions_app.kernel.pubsub import CHANNEL, Relay
 from sessions_app.models import NewEvent, append_events
 from tests.databases import url_of_test_database
@@ -92,26 +92,33 @@ def test_many_wakeups_do_not_block_and_become_few_notifications(elsewhere: psyco
 
 
 def test_broken_connection_is_reopened(listener: socket.socket, elsewhere: psycopg.Connection) -> None:
-    cut = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE query ILIKE 'LISTEN%%' AND pid <> %s"
+    cut = """
+        SELECT pg_terminate_backend(pid) FROM pg_stat_activity
+        WHERE datname = current_database() AND query ILIKE 'LISTEN%%' AND pid <> %s
+    """
     assert elsewhere.execute(cut, (elsewhere.info.backend_pid,)).rowcount == 1
     eventually(lambda: count_wakeups(listener), describe="the relay listens again and wakes its listener")
     notify(elsewhere)
     eventually(lambda: count_wakeups(listener), describe="the listener is woken")
 
 
-def test_last_listener_closes_the_connection(elsewhere: psycopg.Connection) -> None:
-    def listening() -> int:
-        found = elsewhere.execute(
-            "SELECT count(*) FROM pg_stat_activity WHERE datname = %s AND pid <> ALL(%s)",
-            (connection.settings_dict["NAME"], [elsewhere.info.backend_pid, own]),
-        ).fetchone()
-        return int(found[0]) if found else 0
+def test_last_listener_closes_the_connection(elsewhere: psycopg.Connection, monkeypatch: pytest.MonkeyPatch) -> None:
+    opened, open_connection = list[int](), pubsub._own_connection
 
-    with connection.cursor() as cursor:
-        cursor.execute("SELECT pg_backend_pid()")
-        own = cursor.fetchone()[0]
+    def opens() -> Any:
+        session = open_connection()
+        opened.append(session.info.backend_pid)
+        return session
+
+    def listening() -> list[int]:
+        found = elsewhere.execute("SELECT pid FROM pg_stat_activity WHERE pid = ANY(%s)", (opened,)).fetchall()
+        return [pid for (pid,) in found]
+
+    monkeypatch.setattr(pubsub, "_own_connection", opens)
     two = [wakeups.open_listener(), wakeups.open_listener()]
-    eventually(lambda: listening() == 1, describe="both share one connection")
+    eventually(lambda: opened, describe="the relay is connected")
+    assert listening() == opened
     for one in two:
         wakeups.close_listener(one)
-    eventually(lambda: listening() == 0, describe="the connection is closed")
+    eventually(lambda: not listening(), describe="the connection is closed")
+    assert len(opened) == 1, "both share one connection"
