@@ -173,18 +173,18 @@ function hasLines({ change, content, additions, deletions }) {
 
 function explanations({ change, content, old_mode, new_mode, size, additions, deletions }) {
   const bytes = size === null ? "" : ` of ${counted(size, "byte")}`;
-  const said = [];
-  if (content === "binary") said.push(`A binary file${bytes}: it has no lines to show.`);
-  if (content === "large") said.push(`A large file${bytes}: its lines are not compared.`);
-  if (content === "submodule") said.push("A submodule: it points to another commit.");
-  if (content === "symlink") said.push("A symbolic link: its line is where it leads.");
-  if (content === "repository") said.push("A repository of its own: what is in it does not belong to this branch.");
-  if (change === "line_ends_only") said.push("Only the ends of its lines differ, which are shown as ␍.");
-  if (change === "conflicted") said.push("Compared with this branch's own side of the merge.");
-  if (old_mode && new_mode && old_mode !== new_mode && change !== "type_changed") said.push(modeChange(old_mode, new_mode));
-  if (content === "text" && change === "renamed" && !additions && !deletions) said.push("Its content is the same.");
-  if (content === "text" && change === "added" && additions === 0) said.push("It is empty.");
-  return said.map(note);
+  const sentences = [];
+  if (content === "binary") sentences.push(`A binary file${bytes}: it has no lines to show.`);
+  if (content === "large") sentences.push(`A large file${bytes}: its lines are not compared.`);
+  if (content === "submodule") sentences.push("A submodule: it points to another commit.");
+  if (content === "symlink") sentences.push("A symbolic link: its line is where it leads.");
+  if (content === "repository") sentences.push("A repository of its own: what is in it does not belong to this branch.");
+  if (change === "line_ends_only") sentences.push("Only the ends of its lines differ, which are shown as ␍.");
+  if (change === "conflicted") sentences.push("Compared with this branch's own side of the merge.");
+  if (old_mode && new_mode && old_mode !== new_mode && change !== "type_changed") sentences.push(modeChange(old_mode, new_mode));
+  if (content === "text" && change === "renamed" && !additions && !deletions) sentences.push("Its content is the same.");
+  if (content === "text" && change === "added" && additions === 0) sentences.push("It is empty.");
+  return sentences.map(note);
 }
 
 function modeChange(before, now) {
@@ -227,16 +227,16 @@ async function loadSome() {
   const { step } = bodies.get(waiting[0]) ?? {};
   const chosen = fitting(waiting.filter((body) => bodies.get(body)?.step === step).slice(0, AT_ONCE));
   waiting = waiting.filter((body) => !chosen.includes(body) && bodies.has(body));
-  const asked = chosen.filter((body) => bodies.has(body));
-  if (!asked.length) return;
+  const requested = chosen.filter((body) => bodies.has(body));
+  if (!requested.length) return;
   const query = new URLSearchParams({ lines_around: STEPS[step] });
-  for (const body of asked) query.append("path", bodies.get(body).file.path);
+  for (const body of requested) query.append("path", bodies.get(body).file.path);
   try {
     const { files } = await look(`${panel.dataset.review}hunks/?${query}`);
     const answers = new Map(files.map((answer) => [answer.path, answer])); // two files may have the same readable path
-    for (const body of asked) arrived(body, answers.get(bodies.get(body)?.file.path));
+    for (const body of requested) arrived(body, answers.get(bodies.get(body)?.file.path));
   } catch (error) {
-    for (const body of asked) failed(body, error);
+    for (const body of requested) failed(body, error);
   }
 }
 

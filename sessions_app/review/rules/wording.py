@@ -65,14 +65,14 @@ def change_words(file: Mapping[str, Any]) -> str:
 def explanations(file: Mapping[str, Any]) -> list[str]:
     """Return why a file has no lines to show, or what they mean."""
     size = "" if file["size"] is None else f" of {_counted(file['size'], 'byte')}"
-    said = {
+    sentences = {
         Content.BINARY: f"A binary file{size}: it has no lines to show.",
         Content.LARGE: f"A large file{size}: its lines are not compared.",
         Content.SUBMODULE: "A submodule: it points to another commit.",
         Content.SYMLINK: "A symbolic link: its line is where it leads.",
         Content.REPOSITORY: "A repository of its own: what is in it does not belong to this branch.",
     }
-    found = [said[file["content"]]] if file["content"] in said else []
+    found = [sentences[file["content"]]] if file["content"] in sentences else []
     if file["change"] == Change.LINE_ENDS_ONLY:
         found.append("Only the ends of its lines differ, which are shown as ␍.")
     if file["change"] == Change.CONFLICTED:
