@@ -22,7 +22,7 @@ from sessions_app.review.services import read_open_or_saved
 _LINES_AROUND: Final = 3
 _SHOWN_SIGNS: Final = {ord("\r"): "␍", ord("\x1b"): "␛"}
 """Carriage returns and escapes are part of the content, so they stay visible."""
-_KINDS: Final[Mapping[str, str]] = {"+": "added", "-": "gone", "\\": "hunk"}
+_KINDS: Final[Mapping[str, str]] = {"+": "plus", "-": "minus", "\\": "range"}
 
 
 @never_cache
@@ -65,17 +65,18 @@ def _shown(file: Mapping[str, Any], lines: Mapping[str, Any] | None) -> dict[str
 
 
 def _numbered(hunks: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    """Yield the lines of hunks; of those with content, also where they are: side, number there, and both numbers."""
     for hunk in hunks:
         ranges = "-{old_start},{old_lines} +{new_start},{new_lines}".format_map(hunk)
-        yield {"kind": "hunk", "text": f"@@ {ranges} @@ {hunk['heading']}", "numbers": ""}
+        yield {"kind": "range", "text": f"@@ {ranges} @@ {hunk['heading']}"}
         before, now = hunk["old_start"], hunk["new_start"]
-        for text in hunk["lines"]:
-            mark = text[:1]
-            numbers = [before if mark in "- " else "", now if mark in "+ " else ""]
-            yield {
-                "kind": _KINDS.get(mark, ""),
-                "text": text.translate(_SHOWN_SIGNS),
-                "numbers": "{:>5} {:>5} ".format(*numbers),
-            }
-            before += mark in "- "
-            now += mark in "+ "
+        for line in hunk["lines"]:
+            sign, text = line[:1], line[1:].translate(_SHOWN_SIGNS)
+            shown = {"kind": _KINDS.get(sign, ""), "sign": sign, "text": text}
+            if sign in "+- ":
+                numbers = "{:>5} {:>5}".format(*(before if sign in "- " else "", now if sign in "+ " else ""))
+                side, number = ("old", before) if sign == "-" else ("new", now)
+                shown |= {"numbers": numbers, "side": side, "number": number}
+            yield shown
+            before += sign in "- "
+            now += sign in "+ "

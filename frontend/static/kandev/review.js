@@ -2,6 +2,7 @@
 // Hunks are loaded when their file comes into view, and kept as long as the file has not changed.
 
 import { counted, visible } from "./plain_text.js";
+import { linesOf } from "./review_lines.js";
 import { isShown } from "./tabs.js";
 import { alarm, button, look, make, note, reasonOf, row } from "./workspace.js";
 
@@ -274,7 +275,7 @@ function show(hunks, file, body, step) {
   body.file = file;
   if (!hunks.change) return [note("This file no longer differs.")];
   if (!hunks.hunks.length) return [note("No lines to show.")];
-  const parts = [lines(hunks.hunks, file.path)];
+  const parts = [linesOf(hunks.hunks, file)];
   if (hunks.truncated) parts.push(note("Only the beginning is shown."));
   if (hunks.cut) parts.push(note("Long lines are cut off."));
   const isWhole = ["added", "deleted"].includes(hunks.change) || hunks.truncated || step === STEPS.length - 1;
@@ -287,33 +288,6 @@ function show(hunks, file, body, step) {
     parts.push(row(more));
   }
   return parts;
-}
-
-function lines(hunks, path) {
-  const made = make("pre", "diff numbered");
-  made.tabIndex = 0;
-  made.setAttribute("role", "group");
-  made.setAttribute("aria-label", `Lines of ${visible(path)}`);
-  for (const hunk of hunks) {
-    const range = `@@ -${hunk.old_start},${hunk.old_lines} +${hunk.new_start},${hunk.new_lines} @@ ${hunk.heading}`;
-    made.append(line("hunk", range.trimEnd(), "", ""));
-    let before = hunk.old_start, now = hunk.new_start;
-    for (const text of hunk.lines) {
-      if (text[0] === "+") made.append(line("plus", text, "", now++));
-      else if (text[0] === "-") made.append(line("minus", text, before++, ""));
-      else if (text[0] === "\\") made.append(line("hunk", text, "", ""));
-      else made.append(line("", text, before++, now++));
-    }
-  }
-  return made;
-}
-
-// Carriage returns and escapes are part of the content, so they stay visible.
-function line(kind, text, before, now) {
-  const shown = text.replace(/[\r\x1b]/g, (sign) => String.fromCodePoint(0x2400 + sign.charCodeAt(0)));
-  const made = make("span", kind, `${shown}\n`);
-  if (kind !== "hunk") made.dataset.numbers = `${String(before).padStart(5)} ${String(now).padStart(5)} `;
-  return made;
 }
 
 // --- keys ---

@@ -29,9 +29,11 @@ def test_whole_branch_is_shown_against_its_base(visit: Any, session: TaskSession
     articles = review.locator("article")
     expect(articles).to_have_count(4)
     code, renamed, picture, script = (articles.nth(number) for number in range(4))
-    expect(code.locator(".plus").last).to_have_text("+changed <b>⟦RLO⟧\n")
-    expect(code.locator("pre .minus")).to_have_text("-line 50\n")
-    expect(code.locator("pre .minus")).to_have_attribute("data-numbers", "   51       ")
+    expect(code.locator(".line.plus")).to_have_text("+changed <b>⟦RLO⟧")
+    expect(code.locator(".line.minus")).to_have_text("-line 50")
+    expect(code.locator(".line.minus")).to_have_attribute("data-numbers", "   51      ")
+    expect(code.locator("[data-path='code.py'][data-side=old][data-line='51']")).to_have_text("-line 50")
+    expect(code.locator("[data-path='code.py'][data-side=new][data-line='50']")).to_have_text("line 49")
     expect(renamed).to_contain_text("new name ← old name")
     expect(renamed).to_contain_text("Its content is the same.")
     expect(picture).to_contain_text("added, not committed")
@@ -40,9 +42,9 @@ def test_whole_branch_is_shown_against_its_base(visit: Any, session: TaskSession
     expect(script).to_contain_text("It can be executed now.")
 
     code.get_by_role("button", name="Show more lines").click()
-    expect(code.locator("pre")).to_contain_text("line 30")
+    expect(code.locator(".lines")).to_contain_text("line 30")
     code.get_by_role("button", name="Show the whole file").click()
-    expect(code.locator("pre")).to_contain_text("line 99")
+    expect(code.locator(".lines")).to_contain_text("line 99")
     expect(code.get_by_role("button")).to_have_count(0)
     assert ada.unexpected(*NO_SOCKET) == []
 
@@ -51,11 +53,11 @@ def test_review_is_accessible_on_a_phone_and_in_the_dark(visit: Any, session: Ta
     for screen in ({}, {"viewport": {"width": 390, "height": 844}, "color_scheme": "dark"}):
         page = visit(**screen).open(path_of(session))
         review = open_changes(page)
-        expect(review.locator("pre .minus")).to_have_text("-line 50\n")
+        expect(review.locator(".line.minus")).to_have_text("-line 50")
         assert accessibility_problems(page) == []
         assert page.evaluate("document.documentElement.scrollWidth <= window.innerWidth")
         page.goto(f"{path_of(session)}changes/")
-        expect(page.locator("pre .gone")).to_have_text("-line 50\n")
+        expect(page.locator(".line.minus")).to_have_text("-line 50")
         assert accessibility_problems(page) == []
         assert page.evaluate("document.documentElement.scrollWidth <= window.innerWidth")
 
@@ -65,20 +67,20 @@ def test_viewed_file_is_folded_until_it_changes_again(visit: Any, session: TaskS
     page = ada.open(path_of(session))
     review = open_changes(page)
     code = review.locator("article").first
-    expect(code.locator("pre")).to_be_visible()
+    expect(code.locator(".lines")).to_be_visible()
     code.get_by_label("Viewed code.py").check()
-    expect(code.locator("pre")).to_be_hidden()
+    expect(code.locator(".lines")).to_be_hidden()
     expect(review.locator(".reviewed li").first).to_contain_text("viewed")
     kept = page.evaluate("Object.keys(localStorage).filter(key => key.startsWith('kandev-viewed'))")
     assert [key.split(":")[1].isdigit() and key.count(":") for key in kept] == [1], "one for all sessions of a user"
 
     page.reload()
     expect(code.get_by_label("Viewed code.py")).to_be_checked()
-    expect(code.locator("pre")).to_be_hidden()
+    expect(code.locator(".lines")).to_be_hidden()
     (place.workspace / "code.py").write_text("other\n")
     page.get_by_role("button", name="Refresh").click()
     expect(code.get_by_label("Viewed code.py")).not_to_be_checked()
-    expect(code.locator("pre .plus")).to_have_text("+other\n")
+    expect(code.locator(".line.plus")).to_have_text("+other")
     assert ada.unexpected(*NO_SOCKET) == []
 
 

@@ -32,8 +32,9 @@ def test_page_shows_the_whole_branch_with_its_lines(ada: Any, session: TaskSessi
         "new name ← old name",
         "A binary file of 2 bytes: it has no lines to show.",
         "It can be executed now.",
-        "+changed &lt;b&gt;⟦RLO⟧",
-        'data-numbers="   51       ">-line 50',
+        "changed &lt;b&gt;⟦RLO⟧",
+        'data-numbers="   51      " data-path="code.py" data-side="old" data-line="51"><span class="sign">-</span>',
+        'data-numbers="   50    50" data-path="code.py" data-side="new" data-line="50"',
     ):
         assert text in html, text
     assert f"{path_of(session)}changes/" in ada.get(path_of(session)).content.decode()
@@ -67,7 +68,7 @@ def test_paths_that_are_too_long_for_one_request_are_shown_by_further_pages(
 ) -> None:
     monkeypatch.setattr(services, "_ADDRESS", len("code.py"))
     html = page_of(ada, session)
-    assert "-line 50" in html
+    assert 'data-line="51"' in html
     assert [f'"?from={number}">Show them' in html for number in range(4)] == [False, True, True, True]
 
 
