@@ -27,7 +27,7 @@ function showConnection(text) {
 
 // While the server does not respond, the pills show that their state is unknown, and the sentence about the session,
 // which promises to queue prompts, is hidden; afterwards they show it again.
-const STATUS = ".strip > div:not(.wide) .pill, .chips .pill, .rows:not(.places) > li > .pill";
+const STATUS = "#part-bar > .pill, .strip > div:not(.wide) .pill, .chips .pill, .rows:not(.places) > li > .pill";
 
 function markUnknown(word) {
   document.documentElement.toggleAttribute("data-unknown", Boolean(word));

@@ -18,7 +18,7 @@ import { showLocalTimes } from "./times.js";
 import { showKey } from "./waits.js";
 import { workspaceChanged, workspaceIs } from "./workspace.js";
 
-const PARTS = ["strip", "banner", "permissions", "ledger", "now", "refusal", "controls", "waits", "continuity", "agent", "title"];
+const PARTS = ["strip", "banner", "permissions", "ledger", "now", "refusal", "controls", "waits", "continuity", "agent", "title", "bar"];
 const EVERY = 1000;
 const EVERY_WITH_SOCKET = 10000;
 const AFTER_NEWS = 50;

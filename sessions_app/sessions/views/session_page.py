@@ -61,7 +61,7 @@ from sessions_app.sessions.rules.situation_facts import (
 from sessions_app.sessions.rules.situations import situation, status_label
 from sessions_app.sessions.services.situations import add_page_facts
 from sessions_app.sessions.services.status import SessionReading, read_session
-from sessions_app.sessions.views.session_summary import WORKSPACE, BannerButton, banner_buttons, retry_buttons
+from sessions_app.sessions.views.session_summary import WORKSPACE, BannerButton, banner_buttons, main_action, retry_buttons
 from sessions_app.stream.rules import usage
 from sessions_app.stream.views import attached_files
 from sessions_app.usage.budgets import budget_of_session
@@ -96,6 +96,7 @@ SESSION_PARTS: Final[Mapping[str, str]] = {
     "continuity": "recovery/continuity.html",
     "agent": "agents/session_agent.html",
     "title": "sessions/title.html",
+    "bar": "sessions/bar.html",
 }
 """The parts of the session page with their templates. Live updates replace each as a whole."""
 
@@ -223,7 +224,7 @@ class SessionPage:
         """Whether its agentctl is being started."""
         return self.status.executor_status == ExecutorStatus.STARTING
 
-    @property
+    @cached_property
     def open_run(self) -> bool:
         """Whether a turn is open that may be cancelled."""
         return self._writes and self._session.runs.filter(ended_at=None, has_process=True).exists()
@@ -247,13 +248,20 @@ class SessionPage:
         """Whether the user is a viewer."""
         return not self._writes
 
-    @property
+    @cached_property
     def buttons(self) -> list[BannerButton]:
         """The buttons of the banner."""
         if not self._writes:
             return []
         takes_over = can_be_taken_over(self._session)
         return banner_buttons(self._situation, self._assessment, takes_over=takes_over)
+
+    @cached_property
+    def main_action(self) -> BannerButton | None:
+        """The one action of the line that stays at the top of the page; None: nothing is to be done now."""
+        if not self._writes:
+            return None
+        return main_action(self._situation, self.buttons, works=self.open_run)
 
     @property
     def retry(self) -> BannerButton | None:

@@ -119,7 +119,14 @@ SEND_AGAIN = BannerButton("Send the prompt again", act="go-on")
 CONTINUE_TURN = BannerButton("Continue the turn", act="go-on")
 CHANGE_BUDGET = BannerButton("Change the budget", place="budget-tokens")
 TEAM_BUDGET = BannerButton("Budget of the team", place="team-budget")
+INTERRUPT = BannerButton("Cancel the turn", act="cancel")
+NEXT_STEP = BannerButton("Next step", place="part-banner")
 UNARCHIVE = BannerButton("Unarchive task", task_change="unarchive")
+
+_REQUESTS: Final[Mapping[Code, BannerButton]] = {
+    Code.PERMISSION: BannerButton("Show the request", place="permissions"),
+    Code.QUESTION: BannerButton("Show the question", place="permissions"),
+}
 
 _BUTTONS: Final[Mapping[str, tuple[BannerButton, ...]]] = {
     "resume": (RESUME,),
@@ -173,6 +180,23 @@ def _beside_prompts(assessment: Assessment, choices: Sequence[BannerButton]) -> 
     if is_lost or not assessment.is_resumable:
         return choices
     return ()
+
+
+def main_action(shown: Situation, offered: Sequence[BannerButton], *, works: bool) -> BannerButton | None:
+    """Return what a person most likely does next, for the line that stays at the top of the page; None: nothing.
+
+    ``offered`` are the buttons of the banner, ``works`` tells that a turn is open. What needs to be read first is a
+    link to it; only a cancel and a plain start are carried out from there.
+    """
+    if shown.code in _REQUESTS:
+        return _REQUESTS[shown.code]
+    if works:
+        return INTERRUPT
+    if RESUME in offered:
+        return BannerButton("Resume", RESUME.mode)
+    if offered:
+        return NEXT_STEP
+    return None
 
 
 def retry_buttons(execution: ExecutorRunning | None, assessment: Assessment) -> BannerButton | None:
