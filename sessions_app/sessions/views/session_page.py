@@ -61,7 +61,13 @@ from sessions_app.sessions.rules.situation_facts import (
 from sessions_app.sessions.rules.situations import situation, status_label
 from sessions_app.sessions.services.situations import add_page_facts
 from sessions_app.sessions.services.status import SessionReading, read_session
-from sessions_app.sessions.views.session_summary import WORKSPACE, BannerButton, banner_buttons, main_action, retry_buttons
+from sessions_app.sessions.views.session_summary import (
+    WORKSPACE,
+    BannerButton,
+    banner_buttons,
+    main_action,
+    retry_buttons,
+)
 from sessions_app.stream.rules import usage
 from sessions_app.stream.views import attached_files
 from sessions_app.usage.budgets import budget_of_session
