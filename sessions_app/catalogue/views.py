@@ -29,7 +29,7 @@ from sessions_app.catalogue.services.executors import UNFINISHED_STATUSES, probe
 from sessions_app.kernel.rules.wording import plural
 from sessions_app.kernel.services.errors import Throttled
 from sessions_app.models import Chore, Orphaned, Supervisor, TaskSession
-from sessions_app.pages.labels import execution_label
+from sessions_app.pages.labels import execution_label, isolation_label, runtime_name
 from sessions_app.pages.shortcuts import part_response
 from sessions_app.recovery.services.assessment import assess_session
 from sessions_app.sessions.rules.situation_facts import Label
@@ -96,7 +96,9 @@ def executors_context(user: User) -> dict[str, Any]:
         "is_staff": user.is_staff,
     }
     if user.is_staff:
-        context["orphans"] = list(Orphaned.objects.all()[:MAX_EXECUTIONS_SHOWN])
+        context["orphans"] = [
+            (orphan, runtime_name(orphan.runtime)) for orphan in Orphaned.objects.all()[:MAX_EXECUTIONS_SHOWN]
+        ]
         context["unreachable"] = _unreachable_executors()
     return context
 
@@ -186,9 +188,14 @@ class ExecutorCard:
     """How many executors share the limit of this machine's memory; 0: the limit is the executor's own."""
 
     @property
-    def is_isolated(self) -> bool:
+    def runtime(self) -> str:
+        """Where its agents run, in words."""
+        return runtime_name(self.executor.runtime)
+
+    @property
+    def isolation(self) -> Label:
         """Whether its agents are isolated from Kandev."""
-        return is_isolated(self.executor)
+        return isolation_label(self.executor.runtime, is_isolated=is_isolated(self.executor))
 
     @property
     def is_full(self) -> bool:
@@ -249,6 +256,11 @@ class ExecutionCard:
     def session(self) -> TaskSession:
         """Its session."""
         return self.execution.session
+
+    @property
+    def runtime(self) -> str:
+        """Where it runs, in words."""
+        return runtime_name(self.execution.runtime)
 
 
 def _execution_cards(unfinished: Any, user: User, supervisors: LiveSupervisors) -> list[ExecutionCard]:

@@ -25,7 +25,7 @@ DEMO_AGENT: Final = "Demo agent"
 DEMO_EXECUTOR: Final = "This machine"
 HELLO_TASK: Final = "Say hello"
 HELLO_PROMPT: Final = "Say hello, then add a small program to this repository.\nmake a change"
-LONG_PROMPT: Final = "Count for two minutes. While it counts, restart the control plane: it continues.\nwork 120 at 2"
+LONG_PROMPT: Final = "Count for two minutes. While it counts, restart Kandev: it continues.\nwork 120 at 2"
 _README: Final = """# Demo repository
 
 The demo agent works in branches of this repository. It understands a few words, for example:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from executors_app.agent_capabilities import CapabilityStanding
-from executors_app.wire.executions import ExecutorStatus
+from executors_app.wire.executions import LOCAL, ExecutorStatus
 from sessions_app.kernel.rules.states import DerivedStatus, TaskState, WorkState
 from sessions_app.models import ContinuityReceipt
 from sessions_app.recovery.rules.resumability import UNREACHABLE, Policy
@@ -159,6 +159,29 @@ _DECISION_LABELS: Final[Mapping[str, str]] = {
 
 FIRST_START: Final = Label("First start", "good")
 NOTHING_SAID_BEFORE: Final = Label("New conversation", "calm")
+
+
+RUNTIME_NAMES: Final[Mapping[str, str]] = {
+    LOCAL: "On this machine",
+    "local_docker": "In containers on this machine",
+    "remote": "On another machine",
+    "remote_docker": "In containers on another machine",
+    "sprites": "In sprites",
+}
+
+
+def runtime_name(runtime: str) -> str:
+    """Return where agents of a runtime run, in words; the name of a runtime that was added, as a word."""
+    return RUNTIME_NAMES.get(runtime) or humanize_code(runtime)
+
+
+def isolation_label(runtime: str, *, is_isolated: bool) -> Label:
+    """Return the label that says whether agents of a runtime are kept apart from Kandev, or from their machine."""
+    if is_isolated:
+        return Label("Isolated", "good")
+    if runtime == LOCAL:
+        return Label("Runs unsandboxed on this machine", "ask")
+    return Label("Runs unsandboxed on its machine", "ask")
 
 
 def receipt_label(receipt: ContinuityReceipt, *, is_first: bool = False, said_before: bool = True) -> Label:

@@ -253,13 +253,17 @@ def _lock_prompt(transaction: SessionTransaction, message_id: str, *wanted: str)
 
 
 def resend_prompt(session_id: uuid.UUID, message_id: str, by: User | None) -> Prompt:
-    """Queue text and files of a held or interrupted prompt again as a new row, which settles the old one."""
+    """Queue text and files of a prompt again as a new row.
+
+    A held or interrupted prompt is settled by that. The prompt of the newest turn can be repeated if that turn failed.
+    """
     with session_transaction(session_id) as transaction:
         old = transaction.session.prompts.select_for_update().filter(message_id=message_id).first()
         # Repeating the request sends nothing twice: it returns the row that the first one created.
         if old is not None and old.resent_as is not None:
             return old.resent_as
-        old = _lock_prompt(transaction, message_id, PromptState.HELD, PromptState.INTERRUPTED)
+        if old is None or not has_failed_in_newest_turn(old, transaction.newest_run):
+            old = _lock_prompt(transaction, message_id, PromptState.HELD, PromptState.INTERRUPTED)
         require_contents(old)
         prepare_for_prompt(transaction, by)
         row = Prompt.objects.create(
@@ -271,10 +275,21 @@ def resend_prompt(session_id: uuid.UUID, message_id: str, by: User | None) -> Pr
             by=by,
             of_workflow=old.of_workflow,
         )
-        transaction.move_prompt(old, "dismiss", resent_as=row)
+        if old.state == PromptState.DONE:
+            old.resent_as = row
+            old.save(update_fields=["resent_as", "updated_at"])
+        else:
+            transaction.move_prompt(old, "dismiss", resent_as=row)
         transaction.record_queued(row)
         _reach_prompt_points(session_id)
     return row
+
+
+def has_failed_in_newest_turn(prompt: Prompt, turn: Turn | None) -> bool:
+    """Whether the newest ``turn`` of the session was that of ``prompt``, written by a user, and failed."""
+    if turn is None or turn.state != RunState.FAILED or turn.message_id != prompt.message_id:
+        return False
+    return prompt.state == PromptState.DONE and prompt.kind == PromptKind.USER and not prompt.of_workflow
 
 
 def dismiss_prompt(session_id: uuid.UUID, message_id: str) -> Prompt:

@@ -21,6 +21,7 @@ from sessions_app.models import ContinuityReceipt, Prompt, SessionEvent, SweepOu
 from sessions_app.pages.labels import decision_label, receipt_label_in_history
 from sessions_app.pages.shortcuts import find_session, part_response, queried_number
 from sessions_app.prompts.events import PromptDismissed, PromptEdited, PromptInterrupted
+from sessions_app.recovery.rules.evidence import evidence_sentences
 from sessions_app.recovery.rules.recovery import RULES
 from sessions_app.sessions.rules.situation_facts import Label, humanize_code
 from sessions_app.sessions.views.session_page import (
@@ -133,6 +134,7 @@ def _event_entry(event: SessionEvent, page: TimelinePage) -> dict[str, Any]:
         "label": _event_label(event, receipt, prompt),
         "excerpt": "",
         "evidence": _event_evidence(event, receipt),
+        "sentences": evidence_sentences(receipt.evidence) if receipt else [],
         "conversation": None,
         "sweep": None,
     }

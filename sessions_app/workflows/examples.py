@@ -44,15 +44,13 @@ edges:
 """,
 )
 EXAMPLES: Final = (
+    ("fix-until-tests-pass", "An agent works until the tests pass, and gets their output while they fail."),
     (
         "review-until-approved",
         "A coder keeps its conversation and a reviewer starts over, until the review approves.",
     ),
     ("pattern-a", "One session through two loops: review, then tests."),
     ("pattern-b", "A gate sends work back if it fails its checks."),
-    ("test-resumable-claude-code", "One session of Claude Code counts from 42 to 52 in a loop."),
-    ("test-resumable-codex", "The same with Codex."),
-    ("test-resumable-openai", "The same with an OpenAI model."),
 )
 _DIRECTORY: Final = Path(settings.BASE_DIR) / "docs" / "examples" / "workflows"
 

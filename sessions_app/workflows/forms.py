@@ -193,7 +193,7 @@ _timeout_field: Final = _number_field("Timeout in seconds", 604_800)
 NODE_FIELDS: Final[Mapping[str, Mapping[str, FieldFactory]]] = {
     "agent": {
         "runner": _line_field(
-            "Runner", help_text="The kind of agent, such as claude-code. Empty: the agent of the workflow."
+            "Agent", help_text="The kind of agent, such as claude-code. Empty: the agent of the workflow."
         ),
         "model": _line_field("Model"),
         "prompt": _text_field("Prompt"),
@@ -201,7 +201,7 @@ NODE_FIELDS: Final[Mapping[str, Mapping[str, FieldFactory]]] = {
         KEEP_SESSION_FIELD: lambda: forms.BooleanField(
             label="Keep the session",
             required=False,
-            help_text="In a loop, each iteration continues the conversation of the previous one. The node gets the "
+            help_text="In a loop, each iteration continues the conversation of the previous one. The step gets the "
             f"inputs {' and '.join(SESSION_PORTS)}, for its first prompt and for later ones.",
         ),
     },

@@ -58,7 +58,7 @@ def test_drill_a_open_page_loses_and_duplicates_nothing(place: Place, picture: P
         expect(pill(page, "Continuity")).to_have_text("Reattached: the same process (verified)")
         page.get_by_role("button", name="Allow").first.click()
         expect(pill(page, "Session")).to_have_text("Your turn")
-        page.get_by_text("Continuity receipts").click()
+        page.get_by_text("Restarts and resumes").click()
         expect(page.get_by_role("listitem").filter(has_text="Reattached")).to_be_visible()
         picture(page, "session-after-a-restart")
         expect(page.locator(".message.growing")).to_have_count(0)
@@ -72,7 +72,7 @@ def test_drill_b_interrupted_prompt_is_shown_and_the_agent_remembers(place: Plac
     with place.visiting() as visit:
         page = visit.open(path_of(session))
         expect(pill(page, "Session")).to_have_text("Your turn")
-        expect(pill(page, "Continuity")).to_have_text("First start")
+        expect(page.locator("#part-continuity")).to_contain_text("First start")
         page.get_by_label("Your prompt").fill("work 30")
         page.keyboard.press("Control+Enter")
         expect(agent_says(page).last).to_contain_text("tick 3")

@@ -243,7 +243,7 @@ TABLE: list[tuple[SituationFacts, Code, str, str, str]] = [
     (facts_of(policy="manual"), Code.POLICY, "info", "The agent is not running.", "resume"),
     (facts_of(), Code.RESTART_DUE, "info", "The agent is not running.", "resume"),
     (facts_of({"ever_prompted": False}), Code.RESTART_DUE, "info", "The agent is not running.", "resume"),
-    (facts_of(UP, last_run_state="failed"), Code.TURN_FAILED, "", "The last turn failed.", ""),
+    (facts_of(UP, last_run_state="failed"), Code.TURN_FAILED, "", "The turn failed.", ""),
     (
         facts_of(UP, last_run_state="failed", last_run_reason="auth_required"),
         Code.TURN_FAILED,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 
@@ -88,6 +89,22 @@ def test_gate_sends_back_with_feedback_in_same_session() -> None:
     ]
     assert run["done"].outputs["output"] == "after 2 retries"
     assert {"review#2", "test#3", "coder#3"} <= run.paths
+
+
+def test_agent_gets_the_output_of_failing_tests_until_they_pass(tmp_path: Path) -> None:
+    (tmp_path / "Makefile").write_text("test:\n\t@test -e fixed || { echo the parser is broken; exit 1; }\n")
+
+    def answer(prompts: list[str]) -> str:
+        if len(prompts) == 2:
+            (tmp_path / "fixed").touch()
+        return "done"
+
+    workflow = load_file(EXAMPLES / "fix-until-tests-pass.yaml").checked
+    run = drive(workflow, "Repair the parser.", agents=Agents(answer), cwd=tmp_path)
+    assert run.outcome.succeeded
+    first, second = run.agents.prompts["session-1"]
+    assert first == "Repair the parser."
+    assert "The tests fail. The end of their output: the parser is broken" in second
 
 
 def test_resume_at_passed_gate_repeats_its_target() -> None:

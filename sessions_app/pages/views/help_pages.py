@@ -50,7 +50,7 @@ _DERIVED_MEANINGS: Final[Mapping[str, str]] = {
     DerivedStatus.IDLE: "No turn is in progress.",
 }
 _RECEIPT_MEANINGS: Final[Mapping[str, str]] = {
-    "reattached": "The same process kept working while the control plane was down. Nothing was lost.",
+    "reattached": "The same process kept running while Kandev was down.",
     "resumed": "A new process reports that it has restored the conversation. Without a replay, that is unproven.",
     "loaded": "A new process loaded its conversation. What it replays is compared with the log; without a replay "
     "it is unproven.",

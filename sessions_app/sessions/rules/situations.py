@@ -118,11 +118,10 @@ def _describe_failed_turn(f: situation_texts.Facts) -> Situation:
     reason = IdleReason.YOUR_TURN if _is_your_turn(f) else None
     label = LABELS[Code.TURN_FAILED]
     if f.turn_wants_login:
-        text = "The last turn failed: the agent is not logged in."
+        text = "The turn failed: the agent is not logged in."
         step = "Log in. When the login ends, the prompt is sent again."
         return Situation(Code.TURN_FAILED, "warning", text, step, reason=reason, label=label)
-    step = "Read the error, then send a prompt to continue."
-    return Situation(Code.TURN_FAILED, "", "The last turn failed.", step, reason=reason, label=label)
+    return Situation(Code.TURN_FAILED, "", "The turn failed.", "", reason=reason, label=label)
 
 
 _SUPERVISOR_HINT: Final = "Ask an administrator to start one (`manage.py supervise`, or `serve`)."

@@ -35,16 +35,19 @@ from sessions_app.kernel.rules.states import (
 from sessions_app.kernel.services.errors import SessionsError
 from sessions_app.models import ContinuityReceipt, Prompt, Task, TaskSession, Turn
 from sessions_app.pages.labels import (
+    FIRST_START,
     POLICY_LABELS,
     PROMPT_STATE_LABELS,
     PolicyLabel,
     agent_label,
     execution_label,
+    isolation_label,
     receipt_label_in_history,
 )
 from sessions_app.permissions.views.request_cards import count_hidden, request_cards, without_keys
 from sessions_app.prompts.models import SENT_FIRST
-from sessions_app.prompts.services import refuse_prompts
+from sessions_app.prompts.services import has_failed_in_newest_turn, refuse_prompts
+from sessions_app.recovery.rules.evidence import evidence_sentences
 from sessions_app.recovery.rules.resumability import Assessment, Mode, Policy, Strategy, assess_mode
 from sessions_app.recovery.rules.resume_cost import usage_sentence
 from sessions_app.recovery.services.assessment import can_be_taken_over, execution_of
@@ -70,6 +73,7 @@ from sessions_app.sessions.views.session_summary import (
 )
 from sessions_app.stream.rules import usage
 from sessions_app.stream.views import attached_files
+from sessions_app.turns.models import newest_run
 from sessions_app.usage.budgets import budget_of_session
 from sessions_app.usage.rules.budgets import Limits, limits_text
 from sessions_app.usage.rules.wording import usage_summary
@@ -243,9 +247,12 @@ class SessionPage:
         return self._execution.output_limit
 
     @property
-    def trusted_only(self) -> bool:
-        """Whether agents on its executor share the machine with Kandev."""
-        return not is_isolated(self._session.executor)
+    def isolation(self) -> Label | None:
+        """That agents on its executor share a machine with Kandev or others; None: they are isolated."""
+        executor = self._session.executor
+        if is_isolated(executor):
+            return None
+        return isolation_label(executor.runtime, is_isolated=False)
 
     # -- what can be done --------------------------------------------------------------------
 
@@ -436,12 +443,21 @@ class SessionPage:
 
     # -- what is known of it -----------------------------------------------------------------
 
-    @property
+    @cached_property
     def receipts(self) -> list[dict[str, Any]]:
         """The newest receipts, with what each resume cost."""
         receipts = list(self._session.receipts.with_history().with_first_turn()[:MAX_RECEIPTS_SHOWN])
         turns = first_turns(receipts)
         return [_receipt_row(receipt, turns.get(receipt.id)) for receipt in receipts]
+
+    @property
+    def continuity(self) -> Label | None:
+        """What the newest receipt says; None: there was only a first start, which continued nothing."""
+        newest = next(iter(self.receipts), None)
+        if newest is None or newest["label"] == FIRST_START:
+            return None
+        label: Label = newest["label"]
+        return label
 
     @property
     def resume_cost(self) -> dict[str, Any] | None:
@@ -521,6 +537,17 @@ class SessionPage:
         if self._execution is None:
             return None
         return self._execution.snapshot_due_since
+
+    @property
+    def failed_prompt(self) -> str:
+        """The message id of the prompt whose turn has just failed, if it can be sent again; empty: there is none."""
+        if self._situation.code is not Code.TURN_FAILED or not self._writes or self.is_closed or self.queue:
+            return ""
+        turn = newest_run(self._session)
+        prompt = self._session.prompts.filter(message_id=turn.message_id).first() if turn else None
+        if prompt is None or prompt.resent_as_id or not has_failed_in_newest_turn(prompt, turn):
+            return ""
+        return prompt.message_id
 
     # -- the agent ---------------------------------------------------------------------------
 
@@ -625,6 +652,7 @@ def _receipt_row(receipt: ContinuityReceipt, first_turn: Turn | None) -> dict[st
         "receipt": receipt,
         "label": receipt_label_in_history(receipt),
         "facts": evidence_lines(receipt.evidence),
+        "sentences": evidence_sentences(receipt.evidence),
         "reason": humanize_code(receipt.reason),
     }
 

@@ -118,7 +118,7 @@ def _without_port(text: str, node: str, name: str) -> str:
 def _node_path(text: str, node: str) -> PathInFile:
     place = find_node_paths(text).get(node)
     if place is None:
-        raise EditNotPossible(f"The text has no node “{node}”. Choose another one.")
+        raise EditNotPossible(f"The text has no step “{node}”. Choose another one.")
     return place
 
 

@@ -170,7 +170,7 @@ def _handle_button(request: UserHttpRequest) -> EditorDraft:
         _apply_node_settings(request, draft)
     draft.form = draft.form or build_node_form(draft.text, node)
     if node and draft.form is None and not draft.error:
-        draft.error = f"The text has no node “{node}”. Choose another one."
+        draft.error = f"The text has no step “{node}”. Choose another one."
     return draft
 
 

@@ -178,7 +178,7 @@ def test_turn_refused_without_a_login_shows_the_login(staff: Client, carol: Clie
     refused = {"kind": "turn.failed", "code": "auth_required", "message": "Authentication required"}
     ingest_lines(session, {**refused, "message_id": first_prompt(session).message_id})
     html = staff.get(path_of(session)).text
-    assert "The last turn failed: the agent is not logged in." in html
+    assert "The turn failed: the agent is not logged in." in html
     assert f"data-types>Type <code>exec {agent_type('codex').login}</code>" in html
     assert "data-types" not in carol.get(path_of(session)).text
 

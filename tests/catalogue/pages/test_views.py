@@ -29,8 +29,8 @@ def test_executor_shows_its_runtime_isolation_and_load(ada: Client, bob: Client,
     Executor.objects.update(max_live=3)
     for reader in (ada, bob):
         html = reader.get("/executors/").text
-        assert "local_standalone" in html
-        assert "Trusted agents only" in html
+        assert "On this machine" in html
+        assert "Runs unsandboxed on this machine" in html
         assert "1 live session of at most 3" in html
 
 

@@ -283,7 +283,7 @@ def test_permission_superseded_by_a_prompt_cannot_be_answered(ada: Client, world
 
 def test_external_wait_shows_its_deadline_and_requester(ada: Client, world: World) -> None:
     session = world.resting_session()
-    assert "Not waiting for an external result." in page(ada, session)
+    assert "End the wait" not in page(ada, session)
     deadline = timezone.now() + timedelta(hours=1)
     opened = open_wait(session.id, "The build of main", deadline, world.ada)
     html = page(ada, session)
@@ -293,7 +293,7 @@ def test_external_wait_shows_its_deadline_and_requester(ada: Client, world: Worl
     assert str(opened.resume_token) not in html
 
     ada.post(f"{path_of(session)}cancel/")
-    assert "Not waiting for an external result." in page(ada, session)
+    assert "End the wait" not in page(ada, session)
 
 
 def test_answer_for_once_comes_first_and_a_lasting_one_last(world: World, ada: Client) -> None:

@@ -47,6 +47,28 @@ def test_permanent_error_is_shown_without_a_retry(world: World, ada: Client) -> 
     assert "tried again" not in html
 
 
+def test_prompt_of_a_failed_turn_is_sent_again_once(world: World, ada: Client) -> None:
+    session = failed(world, "API Error: 401 invalid x-api-key")
+    first = first_prompt(session)
+    assert ">Send again</button>" in ada.get(path_of(session)).text
+    for _ in range(2):  # the answer to the first click was lost
+        ada.post(f"{path_of(session)}resend/", {"message_id": first.message_id})
+    (again,) = session.prompts.exclude(message_id=first.message_id)
+    assert (again.text, again.state, again.kind) == (first.text, "queued", "user")
+    first.refresh_from_db()
+    assert (first.state, first.resent_as) == ("done", again)
+    assert ">Send again</button>" not in ada.get(path_of(session)).text
+
+
+def test_prompt_of_a_completed_turn_is_not_sent_again(world: World, ada: Client) -> None:
+    session = world.running_session()
+    message_id = first_prompt(session).message_id
+    ingest_lines(session, {"kind": "turn.completed", "message_id": message_id, "stop_reason": "end_turn"})
+    ada.post(f"{path_of(session)}resend/", {"message_id": message_id})
+    assert session.prompts.count() == 1
+    assert ">Send again</button>" not in ada.get(path_of(session)).text
+
+
 def test_silent_turn_is_shown_and_can_be_cancelled(world: World, ada: Client) -> None:
     session = world.running_session()
     since = timezone.now()

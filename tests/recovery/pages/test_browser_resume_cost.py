@@ -46,7 +46,7 @@ def test_cost_of_a_resume_is_shown_before_it_and_with_its_receipt(visit: Any, wo
         transaction.move_run("complete")
     expect(cost).to_have_count(0)
     page.get_by_role("tab", name="Session").click()
-    page.get_by_text("Continuity receipts").click()
+    page.get_by_text("Restarts and resumes").click()
     receipts = page.locator(".receipts")
     expect(receipts).to_contain_text("9 input tokens, 61,000 tokens read from a cache")
     assert page.evaluate("document.documentElement.scrollWidth") <= 360, "nothing is wider than the screen"

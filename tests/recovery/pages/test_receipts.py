@@ -59,14 +59,16 @@ def test_fresh_start_without_a_loss_mentions_no_loss(is_first: bool, said_before
 
 
 def badge(html: str) -> str:
-    return html[html.index("<dt>Continuity</dt>") : html.index("</dl>")]
+    return html[html.index('<dl class="strip"') : html.index("</dl>")]
 
 
 def test_badge_distinguishes_a_first_start_from_a_loss(ada: Client, world: World) -> None:
     session = world.session()
     session.receipts.create(kind="fresh", evidence={"completed_turns": 0})
     session.runs.create(message_id="m", started_at=timezone.now())
-    assert "First start" in badge(ada.get(path_of(session)).text)
+    html = ada.get(path_of(session)).text
+    assert "First start" in html
+    assert "Continuity" not in badge(html), "nothing was continued"
     session.receipts.create(kind="fresh", evidence={"completed_turns": 0})
     assert "the agent does not know" in badge(ada.get(path_of(session)).text), (
         "a turn that did not complete counts, too"

@@ -373,7 +373,7 @@ def test_get_requests_change_nothing(ada: Client, world: World) -> None:
 
 
 def test_missing_isolation_is_shown(ada: Client, world: World) -> None:
-    assert "Trusted agents only" in page(ada, world.session())
+    assert "Runs unsandboxed on this machine" in page(ada, world.session())
 
 
 # --- labels ---
@@ -409,7 +409,8 @@ def test_page_shows_the_newest_receipt_and_its_evidence(ada: Client, world: Worl
     strip = html[html.index('<dl class="strip"') : html.index("</dl>")]
     assert "Loaded" in strip
     assert "New conversation" not in strip
-    assert "replayed messages" in html
+    assert "<li>It replayed 4 messages.</li>" in html
+    assert "<dt>replayed messages</dt><dd>4</dd>" in html, "in the raw record"
     assert "left out" not in html
 
 

@@ -148,7 +148,7 @@ def test_invalid_setting_is_reported_beside_its_field(ada: Client, world: World)
 
 def test_unknown_node_is_reported(ada: Client, world: World) -> None:
     answer = ada.post("/workflows/check/", {"do": "open", "text": TEXT, "node": "nobody"})
-    assert answer.json()["trouble"] == "The text has no node “nobody”. Choose another one."
+    assert answer.json()["trouble"] == "The text has no step “nobody”. Choose another one."
 
 
 def test_edit_conflict_shows_both_texts_and_can_be_overridden(ada: Client, world: World) -> None:
@@ -230,7 +230,7 @@ def test_run_that_is_too_large_to_draw_says_so(ada: Client, world: World, monkey
     monkeypatch.setattr("sessions_app.workflows.views.runs.MAX_RUN_DRAWING", 100)
     run = looped_run(world, world.session())
     page = message_of(ada.get(f"/workflows/runs/{run.id}/"))
-    assert "This workflow is too large to draw. Select nodes in the list below instead." in page
+    assert "This workflow is too large to draw. Select steps in the list below instead." in page
     assert "Coder is waiting for you." in page
 
 
