@@ -11,6 +11,7 @@ from typing import Any
 
 from sessions_app.agents import events as agents
 from sessions_app.background import events as background
+from sessions_app.finish import events as finish
 from sessions_app.kernel.events import session
 from sessions_app.kernel.events.base import EVENT_CLASSES, Event, Inbox, unknown_event_label
 from sessions_app.kernel.rules.log_event import LogEvent, stable_id
@@ -39,6 +40,7 @@ TOPICS = (
     waits,
     suspensions,
     usage,
+    finish,
     prompts,
 )
 """The modules that declare events, in the order of the documents."""

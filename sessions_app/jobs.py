@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from sessions_app.agents.jobs import AgentSetupJob
+from sessions_app.finish.jobs import FinishJob
 from sessions_app.metrics.jobs import MetricsJob
 from sessions_app.portable.jobs import ExportJob
 from sessions_app.recovery.jobs import ExitEventsJob, RecheckJob, ReconcileJob, RequestedSweepsJob
@@ -30,6 +31,7 @@ JOBS: Final[Sequence[type[Job]]] = (
     DeadlinesJob,
     SuspensionsJob,
     BudgetsJob,
+    FinishJob,
     StallsJob,
     ExitEventsJob,
     AgentSetupJob,

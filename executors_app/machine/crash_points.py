@@ -23,6 +23,8 @@ PROCESSES: Final = {
     "budget": ("supervisor", "recover_sessions"),
     "schedule": ("worker",),
     "suspension": ("supervisor",),
+    "finish_request": ("web",),
+    "finish": ("supervisor",),
     "agentctl": ("agentctl",),
 }
 """The kinds of process that reach a point, by the first part of its name."""
@@ -92,6 +94,14 @@ POINT_NAMES: Final = (
     "suspension.begun",
     "suspension.continued",
     "suspension.committed",
+    # merges and pushes
+    "finish_request.written",
+    "finish_request.committed",
+    "finish.prepared",
+    "finish.planned",
+    "finish.applied",
+    "finish.end_written",
+    "finish.end_committed",
     # the sweep
     "sweep.decided",
     "sweep.leftovers_ended",

@@ -103,5 +103,28 @@ def may_name_programs(user: User, team: Group) -> bool:
 
 def is_trusted(team: Group | int) -> bool:
     """Return whether a team has the permission ``operate_unisolated``."""
-    given = Permission.objects.filter(group=team, codename="operate_unisolated")
+    return _has_permission(team, "operate_unisolated")
+
+
+def may_merge(user: User, team: Group) -> bool:
+    """Return whether ``user`` may merge branches of sessions: staff and the team's admins.
+
+    In a team with the permission ``merge_branches``, all members may.
+    """
+    return _may_finish(user, team, "merge_branches")
+
+
+def may_push(user: User, team: Group) -> bool:
+    """Return whether ``user`` may push branches of sessions: as ``may_merge``, with ``push_branches``."""
+    return _may_finish(user, team, "push_branches")
+
+
+def _may_finish(user: User, team: Group, permission: str) -> bool:
+    if not may_write(user, team):
+        return False
+    return may_manage(user, team) or _has_permission(team, permission)
+
+
+def _has_permission(team: Group | int, codename: str) -> bool:
+    given = Permission.objects.filter(group=team, codename=codename)
     return given.filter(content_type__app_label=TeamRole._meta.app_label).exists()

@@ -40,7 +40,11 @@ class TeamRole(models.Model):
         db_table = "team_roles"
         ordering = ("team__name", "user__username")
         constraints = (models.UniqueConstraint(fields=("user", "team"), name="one_role_per_member"),)
-        permissions = (("operate_unisolated", "Can use shells and write files where agents are not isolated"),)
+        permissions = (
+            ("operate_unisolated", "Can use shells and write files where agents are not isolated"),
+            ("merge_branches", "Members can merge branches of sessions"),
+            ("push_branches", "Members can push branches of sessions"),
+        )
 
     def __str__(self) -> str:
         return f"{self.role} {self.user_id} of team {self.team_id}"

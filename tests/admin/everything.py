@@ -25,6 +25,7 @@ from sessions_app.models import (
     BudgetHold,
     Chore,
     ContinuityReceipt,
+    FinishIntent,
     Intent,
     Leftover,
     McpServerList,
@@ -114,6 +115,16 @@ def _make_record(session: TaskSession, user: User, name: str) -> None:
     )
     BackgroundWork.objects.create(session=session, processes=[{"command": "npm run dev"}], count=1, reported_at=now)
     Suspension.objects.create(session=session, run=run, reason="usage_limit", message="You have hit your limit.")
+    FinishIntent.objects.create(
+        session=session,
+        kind="merge",
+        strategy="squash",
+        branch_ref="refs/heads/kandev/1",
+        branch_commit="a" * 40,
+        target_ref="refs/heads/main",
+        expected_commit="b" * 40,
+        by=user,
+    )
     of_turn = {"turn_id": run.id, "team": session.task.team, "task_id": session.task_id, "session_id": session.id}
     UsageBudget.objects.create(session=session, tokens=1000, updated_by=user)
     BudgetHold.objects.create(session=session, scope="session", reason="used_up", limit="5 tokens", used="6 tokens")

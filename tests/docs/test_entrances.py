@@ -154,6 +154,7 @@ STORED: Final[Mapping[str, str]] = {
     "sessions_app.Message": "links and questions of an agent",
     "sessions_app.MessagePart": "links and questions of an agent",
     "sessions_app.RenderedText": "links and questions of an agent",
+    "sessions_app.FinishIntent": "a merge or push that is requested",
     "sessions_app.Suspension": "a suspended session",
     "sessions_app.UsageBudget": "a budget",
     "sessions_app.BudgetHold": "a budget",

@@ -21,6 +21,10 @@ from django.utils import timezone
 
 from executors_app.machine import crash_points
 from executors_app.wire.protocol import JournalKind
+from sessions_app.finish.effects import EFFECTS
+from sessions_app.finish.execution import carry_out
+from sessions_app.finish.models import FinishIntent
+from sessions_app.finish.rules.finish import FinishKind
 from sessions_app.kernel.services.errors import SessionsError
 from sessions_app.models import BackgroundWork, BudgetHold, TaskSession, TurnUsage, WaitKey
 from sessions_app.prompts import services as prompts
@@ -35,6 +39,8 @@ from sessions_app.waits.expiry import expire_waits
 from sessions_app.workflows.models import Workflow, WorkflowRun
 from sessions_app.workflows.services.schedules import start_due_runs
 from sessions_app.workflows.services.workflows import save_workflow
+from tests.finish.intents import BEFORE, RecordedEffect, give_right
+from tests.finish.intents import request as request_intent_of
 from tests.prompts.test_steering import Working
 from tests.supervisor.journals import Journal, ingest
 from tests.supervisor.rows import MINE, make_task, make_user, names, running_session
@@ -252,6 +258,44 @@ def start_scheduled_run() -> Step:
     return Step(partial(start_due_runs, NOON + timedelta(seconds=1)), show)
 
 
+def in_file(target: Path) -> RecordedEffect:
+    """Return an effect whose target is in a file, which outlives a killed process."""
+    target.write_text(BEFORE)
+
+    class InFile(RecordedEffect):
+        def is_done(self, intent: FinishIntent) -> bool:
+            return target.read_text() == intent.result_commit
+
+        def apply(self, intent: FinishIntent) -> None:
+            assert target.read_text() == intent.expected_commit
+            target.write_text(intent.result_commit)
+
+    return InFile()
+
+
+def show_finish(session: TaskSession, target: Path) -> Any:
+    """Return the session, its merges, and where their target is."""
+    states = [[str(one.kind), str(one.state), one.result_commit] for one in session.finish_intents.all()]
+    return [show_session(session), states, target.read_text()]
+
+
+def request_merge() -> Step:
+    """Request a merge."""
+    session = two_queued()
+    give_right(session)
+    return on_session(session, request_intent_of, session)
+
+
+def merge() -> Step:
+    """Carry a merge out."""
+    session = two_queued()
+    give_right(session)
+    target = Path(tempfile.mkdtemp()) / "main"
+    EFFECTS[FinishKind.MERGE] = in_file(target)
+    intent = request_intent_of(session)
+    return Step(partial(carry_out, intent.id), partial(show_finish, session, target))
+
+
 PROMPT: Final = ("request.prompt_written", "request.prompt_committed")
 ORDER: Final = ("request.order_written", "request.order_committed")
 QUEUE: Final = ("queue.change_written", "queue.change_committed")
@@ -268,6 +312,8 @@ POINTS: Final[dict[Callable[[], Step], tuple[str, ...]]] = {
     report_processes: ("background.reported",),
     end_turn: ("usage.turn_counted",),
     **dict.fromkeys((begin_hold, end_hold), HOLD),
+    request_merge: ("finish_request.written", "finish_request.committed"),
+    merge: ("finish.prepared", "finish.planned", "finish.applied", "finish.end_written", "finish.end_committed"),
     start_scheduled_run: ("schedule.run_written", "schedule.slot_moved", "schedule.run_committed"),
 }
 """The crash points of each step, in their order."""

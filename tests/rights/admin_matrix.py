@@ -64,6 +64,7 @@ MODELS: Final[Mapping[str, Pages]] = {
     "sessions_app/continuityreceipt": RECORD,
     "notifications/delivereditem": RECORD,
     "notifications/delivery": RECORD,
+    "sessions_app/finishintent": RECORD,
     "sessions_app/intent": RECORD,
     "sessions_app/leftover": RECORD,
     "accounts/loginlink": RECORD,

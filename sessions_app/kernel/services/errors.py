@@ -66,6 +66,10 @@ class AlreadyRunning(SessionsError, code="already_running"):
     """The session is already running."""
 
 
+class FinishPending(SessionsError, code="finish_pending"):
+    """Another merge or push of this session is being carried out. Wait for its end, then try again."""
+
+
 class NotResumable(SessionsError, code="not_resumable"):
     """This agent cannot resume previous sessions. Create a new session."""
 

@@ -1,0 +1,78 @@
+"""Carry out merges and pushes: look whether it has happened, write the plan, move the target, record the end."""
+
+from __future__ import annotations
+
+import logging
+import uuid
+from typing import Final
+
+from executors_app.machine import crash_points
+from executors_app.wire.errors import ExecutorError
+from sessions_app.finish import models
+from sessions_app.finish.effects import EFFECTS, Effect
+from sessions_app.finish.models import FinishIntent
+from sessions_app.finish.rights import may_finish
+from sessions_app.finish.rules.finish import MAX_ATTEMPTS, FinishKind, FinishState, Refusal
+
+log = logging.getLogger(__name__)
+UNAVAILABLE: Final = "finish_unavailable"
+RIGHT_LOST: Final = "finish_right_lost"
+OUTCOME_UNKNOWN: Final = "finish_outcome_unknown"
+
+
+def open_intents() -> list[uuid.UUID]:
+    """Return the intents that are to be carried out, the oldest first."""
+    return list(FinishIntent.objects.pending().order_by("created_at", "id").values_list("id", flat=True))
+
+
+def carry_out(intent_id: uuid.UUID) -> bool:
+    """Carry an intent out, or continue it after a crash; return False if it is to be tried again later."""
+    intent = (
+        FinishIntent.objects.pending()
+        .select_related("session__task__repository", "session__task__team", "by")
+        .filter(id=intent_id)
+        .first()
+    )
+    if intent is None:
+        return True
+    try:
+        _carry_out(intent, EFFECTS[FinishKind(intent.kind)])
+    except Refusal as refusal:
+        models.settle_refused(intent, refusal)
+    except ExecutorError as error:
+        return _record_failure(intent, error)
+    return True
+
+
+def _carry_out(intent: FinishIntent, effect: Effect) -> None:
+    # After the plan was written, the target may have been moved by a process that died before it could record it.
+    is_done = intent.state == FinishState.APPLYING and effect.is_done(intent)
+    if not is_done:
+        _require_right(intent)
+        result = effect.prepare(intent)
+        crash_points.reached("finish.prepared", intent.session_id)
+        if not models.record_plan(intent, result):
+            return
+        crash_points.reached("finish.planned", intent.session_id)
+        effect.apply(intent)
+        crash_points.reached("finish.applied", intent.session_id)
+    models.settle_done(intent)
+    crash_points.reached("finish.end_committed", intent.session_id)
+
+
+def _require_right(intent: FinishIntent) -> None:
+    if not may_finish(intent.by, intent.session.task.team, FinishKind(intent.kind)):
+        raise Refusal(RIGHT_LOST, f"Whoever requested this {intent.kind} may not do that any more.")
+
+
+def _record_failure(intent: FinishIntent, error: ExecutorError) -> bool:
+    """Write why an attempt failed; after the last one, end the intent. Return whether it has ended."""
+    log.warning("session %s: its %s could not be carried out: %s", intent.session_id, intent.kind, error.message)
+    if intent.attempts + 1 < MAX_ATTEMPTS:
+        models.record_failed_attempt(intent, error.code, error.message)
+        return False
+    if intent.state == FinishState.APPLYING:
+        models.settle_unknown(intent, OUTCOME_UNKNOWN, error.message)
+    else:
+        models.settle_refused(intent, Refusal(UNAVAILABLE, error.message))
+    return True

@@ -1,0 +1,74 @@
+"""The job of merges and pushes: carry out what is requested."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import uuid
+from typing import Final
+
+from django.db import connection
+
+from executors_app.backoff import Backoff
+from sessions_app.finish import execution
+from sessions_app.kernel import actor_context
+from sessions_app.supervisor.job import Job, Supervisor
+
+log = logging.getLogger(__name__)
+CHECK_EVERY: Final = 1.0
+"""Minimum seconds between two checks; without an open intent, it waits for a change."""
+MAX_CARRIED_OUT: Final = 4
+"""Intents that are carried out at once, so that a slow repository or remote delays only its own."""
+
+
+class FinishJob(Job):
+    """Carries out merges and pushes, each in a thread of its own: git and remotes take as long as they take."""
+
+    name = "finish"
+
+    def __init__(self, supervisor: Supervisor) -> None:
+        super().__init__(supervisor)
+        self._running: dict[uuid.UUID, asyncio.Task[None]] = {}
+        self._slots = asyncio.Semaphore(MAX_CARRIED_OUT)
+
+    async def run_step(self) -> None:
+        """Begin with what is new, and wait until something may be."""
+        changes = self.registry.changes.count
+        for intent_id in await self.registry.database(execution.open_intents):
+            if intent_id not in self._running:
+                task = asyncio.create_task(self._carry_out(intent_id), name=f"finish {intent_id}")
+                self._running[intent_id] = task
+        await asyncio.sleep(CHECK_EVERY)
+        await self.registry.changes.rest(changes)
+
+    async def stop(self) -> None:
+        """Leave the rest to the next supervisor, which looks how far each one is."""
+        running = list(self._running.values())
+        for task in running:
+            task.cancel()
+        await asyncio.gather(*running, return_exceptions=True)
+
+    async def _carry_out(self, intent_id: uuid.UUID) -> None:
+        actor_context.begin_context(cause="finish")
+        backoff = Backoff()
+        try:
+            while not await self._try(intent_id):  # noqa: ASYNC110  (waits between attempts)
+                await asyncio.sleep(backoff.record_failure())
+        finally:
+            del self._running[intent_id]
+
+    async def _try(self, intent_id: uuid.UUID) -> bool:
+        """Try once; return False if it is to be tried again."""
+        async with self._slots:
+            try:
+                return await asyncio.to_thread(_carry_out, intent_id)
+            except Exception:
+                log.exception("the merge or push %s could not be carried out", intent_id)
+                return False
+
+
+def _carry_out(intent_id: uuid.UUID) -> bool:
+    try:
+        return execution.carry_out(intent_id)
+    finally:
+        connection.close()  # the thread is not ours to keep one open in
