@@ -17,7 +17,7 @@ from sessions_app.board.services.tasks import BRANCH_PATTERN, DESCRIPTION_LIMIT,
 from sessions_app.catalogue.services.repositories import without_scratch
 from sessions_app.kernel.services.errors import SessionsError
 from sessions_app.models import Repository, Task, TaskSession
-from sessions_app.prompts.rules.attachments import MAX_FILES, MAX_TOTAL_BYTES, AttachedFile
+from sessions_app.prompts.rules.attachments import MAX_FILE_BYTES, MAX_FILES, MAX_TOTAL_BYTES, AttachedFile
 from sessions_app.prompts.services import TEXT_LIMIT, check_files
 
 MAX_WORKTREES_OFFERED: Final = 50
@@ -57,7 +57,7 @@ class _FilesInput(forms.FileInput):
     allow_multiple_selected = True
 
     def __init__(self) -> None:
-        super().__init__({"data-files": MAX_FILES, "data-bytes": MAX_TOTAL_BYTES})
+        super().__init__({"data-files": MAX_FILES, "data-bytes": MAX_TOTAL_BYTES, "data-file-bytes": MAX_FILE_BYTES})
 
     def value_from_datadict(self, data: Any, files: Any, name: str) -> list[Any]:
         """Return all files."""

@@ -341,5 +341,5 @@ function keepOpen(before, after) {
 
 function nameOf(element) {
   const about = element.closest("[data-key]")?.dataset.key; // two permissions may offer the same answers
-  return [about, element.tagName, element.name, element.href ?? element.getAttribute("formaction"), element.value, element.textContent].join(" ");
+  return [about, element.tagName, element.name, element.href ?? element.getAttribute("formaction"), element.options ? element.id : element.value, element.textContent].join(" ");
 }

@@ -5,16 +5,18 @@ import { counted, visible } from "./plain_text.js";
 
 // tell(text) shows why files were rejected; changed() is called when their number changes.
 export function createPicker({ input, chosen, text, area, marked, tell, changed = () => {} }) {
-  const most = Number(input.dataset.files), mostBytes = Number(input.dataset.bytes);
+  const most = Number(input.dataset.files), mostBytes = Number(input.dataset.bytes), mostEach = Number(input.dataset.fileBytes);
   let kept = []; // the files in the input
 
   function add(more) {
     const next = [...kept, ...[...more].filter((file) => !kept.some((one) => isSame(one, file)))];
     const tooMany = next.length > most, tooMuch = next.reduce((sum, { size }) => sum + size, 0) > mostBytes;
-    if (tooMany) tell(`A prompt can carry at most ${most} files.`);
+    const large = next.find(({ size }) => size > mostEach);
+    if (large) tell(`“${visible(large.name)}” is too large: a file can have at most ${mostEach / 2 ** 20} MiB.`);
+    else if (tooMany) tell(`A prompt can carry at most ${most} files.`);
     else if (tooMuch) tell(`The files of a prompt can have at most ${mostBytes / 2 ** 20} MiB in total.`);
     else tell("");
-    keep(tooMany || tooMuch ? kept : next);
+    keep(large || tooMany || tooMuch ? kept : next);
     const announce = document.getElementById("announce");
     if (announce) announce.textContent = kept.length ? `${counted(kept.length, "file")} attached` : "";
   }
@@ -26,8 +28,15 @@ export function createPicker({ input, chosen, text, area, marked, tell, changed 
     for (const file of kept) transfer.items.add(file);
     input.files = transfer.files;
     chosen.replaceChildren(...kept.map(row));
+    chosen.dataset.total = total();
     chosen.hidden = !kept.length;
     if (hasChanged) changed();
+  }
+
+  // How much of the limits is used.
+  function total() {
+    const bytes = kept.reduce((sum, { size }) => sum + size, 0);
+    return `${kept.length} of ${counted(most, "file")}, ${(bytes / 2 ** 20).toFixed(1)} of ${mostBytes / 2 ** 20} MiB`;
   }
 
   function row(file) {

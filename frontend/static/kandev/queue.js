@@ -20,7 +20,35 @@ function useText(form) {
   text.focus();
 }
 
+// Alt and an arrow key move a prompt; Ctrl+Enter saves its text, and Escape closes a text that is unchanged.
+function keyed(event) {
+  const entry = event.target.closest("#queue li"), form = event.target.closest(".queued-edit");
+  if (form) return keyedInForm(event, form);
+  const move = { ArrowUp: "move-up", ArrowDown: "move-down" }[event.altKey && event.key];
+  const button = move && entry?.querySelector(`.move[formaction$="/${move}/"]:enabled`);
+  if (!button) return;
+  event.preventDefault();
+  button.focus(); // which it gets again in the place where the prompt then is
+  button.click();
+}
+
+function keyedInForm(event, form) {
+  const isUnchanged = form.elements.text.value === form.elements.text.defaultValue;
+  if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) form.requestSubmit(form.querySelector(".main"));
+  else if (event.key === "Escape" && isUnchanged) close(form);
+  else return;
+  event.preventDefault();
+}
+
+function close(form) {
+  const details = form.closest("details");
+  if (!details) return;
+  details.open = false;
+  details.querySelector("summary").focus();
+}
+
 export function begin() {
+  document.addEventListener("keydown", keyed);
   document.addEventListener("click", (event) => {
     const button = event.target.closest(".unsaved button");
     if (!button) return;

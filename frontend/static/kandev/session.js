@@ -6,7 +6,9 @@ import "./files.js";
 import "./terminal.js";
 import { append, showMessage } from "./conversation.js";
 import * as attach from "./attach.js";
+import * as choices from "./choices.js";
 import * as complete from "./complete.js";
+import * as composing from "./composer.js";
 import * as draft from "./draft.js";
 import { keepLive, listen, partsOf } from "./live.js";
 import { visible } from "./plain_text.js";
@@ -18,7 +20,7 @@ import { showLocalTimes } from "./times.js";
 import { showKey } from "./waits.js";
 import { workspaceChanged, workspaceIs } from "./workspace.js";
 
-const PARTS = ["strip", "banner", "permissions", "ledger", "now", "refusal", "controls", "waits", "continuity", "agent", "title", "bar"];
+const PARTS = ["strip", "banner", "permissions", "ledger", "queue", "choices", "now", "refusal", "controls", "waits", "continuity", "agent", "title", "bar"];
 const EVERY = 1000;
 const EVERY_WITH_SOCKET = 10000;
 const AFTER_NEWS = 50;
@@ -162,21 +164,22 @@ document.addEventListener("submit", async (event) => {
   event.preventDefault();
   const button = event.submitter;
   const body = new FormData(form, button);
+  const say = button.closest("#talk") ? composing.tell : tell; // where the button is
   button.disabled = !button.matches(".move"); // pressed twice, it moves a prompt twice; disabled, it would lose the focus
   try {
     const answer = await send(button.hasAttribute("formaction") ? button.formAction : form.action, body);
-    tell(answer.message ?? "");
+    say(answer.message ?? "");
     const shown = shownNow(form);
     markFields(shown, answer.fields ?? {});
     if (answer.key_html) showKey(answer.key_html);
     if (form.matches(".setting")) forgetChoice(shown);
     if (form.matches(".queued-edit")) {
       queue.answered(form, answer);
-      replaceParts.forget("ledger"); // an update before this answer has left the form with the version that was edited
+      replaceParts.forget("queue"); // an update before this answer has left the form with the version that was edited
     }
     if (button.name === "mode" && !answer.message) reading.follow(); // the banner with "Resume session" is far above the end
   } catch {
-    tell("The server did not answer. Your request may have been received; the page shows the result when it reconnects.");
+    say("The server did not answer. Your request may have been received; the page shows the result when it reconnects.");
   }
   button.disabled = false;
   live.soon();
@@ -188,10 +191,16 @@ function shownNow(form) {
   return (key && !form.isConnected && document.querySelector(`form[data-key="${CSS.escape(key)}"]`)) || form;
 }
 
+// A change that is rejected before the next update leaves these parts unchanged, so they are replaced in any case.
+function settingChanged() {
+  for (const part of ["agent", "choices"]) replaceParts.forget(part);
+  live.soon();
+}
+
 // A submitted value need not be kept: the next update shows the server's state.
 function forgetChoice(form) {
   for (const option of form.querySelectorAll("option")) option.defaultSelected = option.selected;
-  replaceParts.forget("agent"); // a change that is rejected before the next update leaves this part unchanged
+  settingChanged();
 }
 
 // Show the error at each field of an agent's question, and focus the first one.
@@ -213,12 +222,14 @@ document.addEventListener("click", (event) => {
 
 composer.addEventListener("submit", async (event) => {
   event.preventDefault();
-  if (draft.isOnItsWay()) return;
+  const { submitter } = event;
+  if (draft.isOnItsWay() || !(await choices.settled()) || draft.isOnItsWay()) return; // submitted twice meanwhile
   draft.sending();
-  const files = attach.files();
+  const files = attach.files(), body = new FormData(composer);
+  if (submitter?.name) body.set(submitter.name, submitter.value); // an update may have removed the button
   try {
-    const answer = await sendPrompt(new FormData(composer, event.submitter));
-    tell(answer.message ?? answer.note ?? "", Boolean(answer.message));
+    const answer = await sendPrompt(body);
+    composing.tell(answer.message ?? answer.note ?? "", { isError: Boolean(answer.message) });
     draft.settled({ nextId: answer.next_message_id, wasRefused: true });
     if (answer.next_message_id) {
       attach.sent(files);
@@ -227,7 +238,7 @@ composer.addEventListener("submit", async (event) => {
     }
   } catch {
     draft.settled();
-    tell("The server did not answer. Your text is still here. You can safely send it again; it is delivered only once.");
+    composing.tell("The server did not answer. You can safely send it again; it is delivered only once.", { retryWith: submitter });
   }
   live.soon();
 });
@@ -257,7 +268,9 @@ socket = listen({
 showLocalTimes(document);
 workspaceIs(page.dataset.workspace);
 draft.begin();
-attach.begin(tell);
+composing.begin();
+attach.begin(composing.tell);
+choices.begin({ send, tell: composing.tell, changed: settingChanged });
 complete.begin();
 queue.begin();
 reading.begin();

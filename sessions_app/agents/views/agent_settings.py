@@ -27,17 +27,38 @@ def parse_posted_setting(kind: str, value: str) -> str | bool:
 
 
 def agent_settings_context(session: TaskSession) -> dict[str, Any]:
-    """Return the context of ``agents/session_agent.html`` and ``sessions/title.html``."""
+    """Return the context of ``agents/session_agent.html``, ``agents/choices.html`` and ``sessions/title.html``."""
     document = agent_settings_document(session)
     over = session.task.is_over or session.state in TERMINAL_STATES
+    settings = [_setting_context(each, session) for each in document["settings"]]
     return {
         "agent_title": document["title"],
-        "agent_settings": [_setting_context(each, session) for each in document["settings"]],
+        "agent_settings": settings,
+        "composer_settings": _composer_settings(settings),
         "agent_commands": document["commands"],
         "may_change_settings": not over,
         "permission_note": _permission_note(session),
         "mcp_servers": [{**each, "note": left_out_sentence(each)} for each in given_servers(session)],
     }
+
+
+MAX_COMPOSER_SETTINGS: Final = 6
+"""Settings that can be chosen in the composer; all others are in the card of the agent alone."""
+_COMPOSER_ORDER: Final = ("mode", "model")
+"""Ids or categories of the settings that come first in the composer."""
+
+
+def _composer_settings(settings: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return the settings for the composer, mode and model first, and mark them with ``is_in_composer``."""
+    chosen = sorted(settings, key=_composer_place)[:MAX_COMPOSER_SETTINGS]
+    for setting in chosen:
+        setting["is_in_composer"] = True
+    return chosen
+
+
+def _composer_place(setting: dict[str, Any]) -> int:
+    names = (setting["id"], setting["category"])
+    return next((at for at, name in enumerate(_COMPOSER_ORDER) if name in names), len(_COMPOSER_ORDER))
 
 
 _WRITING_KINDS: Final = frozenset({"edit", "delete", "move", "execute"})
@@ -83,6 +104,7 @@ def _setting_context(setting: dict[str, Any], session: TaskSession) -> dict[str,
     state = change.get("state")
     context = setting | {
         "is_switch": setting["type"] == "boolean",
+        "is_in_composer": False,
         "chosen": setting["value"],
         "present": _value_name(setting, setting["value"]),
         "note": "",

@@ -99,6 +99,8 @@ SESSION_PARTS: Final[Mapping[str, str]] = {
     "banner": "sessions/banner.html",
     "permissions": "permissions/permissions.html",
     "ledger": "prompts/ledger.html",
+    "queue": "prompts/queue.html",
+    "choices": "agents/choices.html",
     "now": "prompts/send_now.html",
     "refusal": "sessions/refusal.html",
     "controls": "sessions/controls.html",
@@ -596,6 +598,11 @@ class SessionPage:
     def agent_settings(self) -> Any:
         """The settings that the agent offers."""
         return self._agent["agent_settings"]
+
+    @property
+    def composer_settings(self) -> Any:
+        """Those of them that can be chosen in the composer."""
+        return self._agent["composer_settings"]
 
     @property
     def agent_commands(self) -> Any:

@@ -25,7 +25,7 @@ from sessions_app.models import Message, TaskSession
 from sessions_app.pages.shortcuts import find_session, queried_number
 from sessions_app.permissions.views.question_forms import WrongAnswer, answer_from_page, question_context
 from sessions_app.prompts import services as prompts
-from sessions_app.prompts.rules.attachments import MAX_FILES, MAX_TOTAL_BYTES, taken_files_sentence
+from sessions_app.prompts.rules.attachments import MAX_FILE_BYTES, MAX_FILES, MAX_TOTAL_BYTES, taken_files_sentence
 from sessions_app.prompts.services import accepted_blocks, check_files, continue_interrupted
 from sessions_app.recovery.services import policies
 from sessions_app.sessions.services import intents
@@ -61,7 +61,7 @@ def show_session(request: UserHttpRequest, task_id: uuid.UUID, session_id: uuid.
         "is_past": is_past,
         "workflow_run": run_of_task(row.task),
         "message_id": str(uuid.uuid4()),
-        "attachment_limits": {"files": MAX_FILES, "bytes": MAX_TOTAL_BYTES},
+        "attachment_limits": {"files": MAX_FILES, "bytes": MAX_TOTAL_BYTES, "file_bytes": MAX_FILE_BYTES},
         "taken_files": taken_files_sentence(accepted_blocks(row)),
     }
     return render(request, "sessions/session.html", context)

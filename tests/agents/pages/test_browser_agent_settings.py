@@ -25,7 +25,7 @@ DRAW_AGAIN = """async () => {
   const original = window.fetch;
   window.fetch = async (...request) => {
     const answer = await original(...request);
-    for (const name of request[1]?.method === "POST" ? ["agent", "permissions"] : [])
+    for (const name of request[1]?.method === "POST" ? ["agent", "choices", "permissions"] : [])
       partsOf([name])({ [name]: document.getElementById(`part-${name}`).innerHTML.replaceAll(' disabled=""', "") });
     return answer;
   };
@@ -41,13 +41,8 @@ def place(browser: Browser, tmp_path_factory: pytest.TempPathFactory) -> Iterato
 
 
 def setting(page: Page, name: str) -> Locator:
-    """Return the form of one setting."""
-    return page.locator("#agent-card form.setting", has_text=name)
-
-
-def choose(page: Page, name: str, choice: str) -> None:
-    page.get_by_label(name, exact=True).select_option(choice)
-    page.get_by_role("button", name=f"Apply {name}").click()
+    """Return the control of one setting, in the composer."""
+    return page.locator("#composer").get_by_label(name, exact=True)
 
 
 def fits(page: Page) -> bool:
@@ -65,12 +60,12 @@ def test_changed_mode_and_switch_reach_the_agent(place: Place) -> None:
     wait_for_first_turn(session)
     with place.visiting() as visit:
         page = visit.open(path_of(session))
-        choose(page, "Mode", "Plan")
-        expect(page.get_by_label("Mode", exact=True)).to_have_value("plan")
+        setting(page, "Mode").select_option("Plan")
+        expect(setting(page, "Mode")).to_have_value("plan")
         switch = page.get_by_role("switch", name="Capitals")
         switch.click()
         expect(switch).to_have_attribute("aria-checked", "true")
-        expect(setting(page, "Capitals").get_by_role("status")).to_have_count(0)
+        expect(page.locator("#part-choices").get_by_role("status")).to_have_count(0)
         page.get_by_label("Your prompt").fill("write fence.txt planks")
         page.get_by_role("button", name="Send", exact=True).click()
         expect(agent_says(page).last).to_contain_text("I WOULD WRITE FENCE.TXT.")
@@ -87,10 +82,11 @@ def test_refused_change_is_shown_with_its_reason(place: Place) -> None:
         page = visit.open(path_of(session))
         page.evaluate(DRAW_AGAIN)
         for changes in (1, 2):  # a change that is refused again looks the same as before, except for the chosen value
-            choose(page, "Mode", "Plan")
+            setting(page, "Mode").select_option("Plan")
             eventually(lambda: session.names().count("session.setting.refused") == changes, timeout=60)  # noqa: B023
-            expect(setting(page, "Mode").get_by_role("status")).to_contain_text(f"The agent refused “Plan”: {reason}")
-            expect(page.get_by_label("Mode", exact=True)).to_have_value("act")
+            refusal = page.locator("#part-choices").get_by_role("status")
+            expect(refusal).to_contain_text(f"Mode: The agent refused “Plan”: {reason}")
+            expect(setting(page, "Mode")).to_have_value("act")
         assert visit.complaints == []
 
 

@@ -81,7 +81,7 @@ def test_refused_file_stays_with_its_reason(visit: Any, world: World) -> None:
     )
     page.get_by_label("Your prompt").fill("Look")
     page.get_by_role("button", name="Send").click()
-    expect(page.locator("#refused")).to_contain_text("“notes.txt” cannot be sent.")
+    expect(page.locator("#problem")).to_contain_text("“notes.txt” cannot be sent.")
     expect(page.get_by_label("Files to send").get_by_role("listitem")).to_have_count(1)
     assert not session.prompts.filter(text="Look").exists()
 

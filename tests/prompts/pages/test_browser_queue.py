@@ -73,7 +73,7 @@ def test_edit_of_somebody_else_is_replaced_only_once_it_was_shown(visit: Any, wo
     prompts.edit_prompt(session.id, "one", "theirs", world.ada, version=1)
     save = page.locator("#queue").get_by_role("button", name="Save")
     save.click()
-    expect(page.locator("#refused")).to_contain_text("Someone else has changed this prompt")
+    expect(page.locator("#problem")).to_contain_text("Someone else has changed this prompt")
     expect(page.locator("#queue .as-written")).to_have_text("theirs")
     expect(editor).to_have_value("mine")
     assert text_of(session, "one") == "theirs"
@@ -106,7 +106,7 @@ def test_own_edit_whose_answer_comes_late_is_not_told_as_that_of_somebody_else(v
     open_editor(page).fill("mine again")
     save.click()
     expect(page.locator("#queue .as-written")).to_have_text("mine again")
-    expect(page.locator("#refused")).to_be_hidden()
+    expect(page.locator("#problem")).to_be_hidden()
 
 
 def test_text_that_nobody_edits_is_not_kept_whatever_ends_its_lines(visit: Any, world: World) -> None:
@@ -142,7 +142,7 @@ def test_prompt_is_moved_with_the_keyboard(visit: Any, world: World) -> None:
     page.keyboard.press("Enter")
     expect(texts).to_have_text(["do one", "do three", "do two"])
     expect(page.get_by_role("button", name="Move up").nth(1)).to_be_focused()
-    page.keyboard.press("Enter")
+    page.keyboard.press("Alt+ArrowUp")
     expect(texts).to_have_text(["do three", "do one", "do two"])
     expect(page.locator("#queue li").first.get_by_role("button", name="Move down")).to_be_focused()
 
@@ -173,7 +173,7 @@ def test_prompt_is_sent_now_with_the_keyboard(visit: Any, steered: TaskSession) 
     expect(composer).to_have_value("")
     expect(page.locator("#queue li", has_text="use spaces")).to_contain_text("for the turn that is running")
     expect(page.locator("#queue li", has_text="use tabs")).not_to_contain_text("for the turn")
-    expect(page.locator("#refused")).to_be_hidden()
+    expect(page.locator("#problem")).to_be_hidden()
     assert ada.unexpected(*NO_SOCKET) == []
 
 
@@ -193,7 +193,7 @@ def test_turn_that_has_just_ended_queues_the_prompt_and_says_so(visit: Any, stee
     page.get_by_label("Your prompt").fill("use tabs")
     end_turn(steered)
     page.locator("#send-now").click()
-    expect(page.locator("#refused")).to_contain_text("No running turn takes this prompt any more")
+    expect(page.locator("#problem")).to_contain_text("No running turn takes this prompt any more")
     expect(page.get_by_label("Your prompt")).to_have_value("")
     assert steered.prompts.get(text="use tabs").steered_into == ""
 
@@ -214,10 +214,11 @@ def test_lost_answer_is_repeated_without_a_second_prompt(visit: Any, steered: Ta
     composer = page.get_by_label("Your prompt")
     composer.fill("use tabs")
     page.locator("#send-now").click()
-    expect(page.locator("#refused")).to_contain_text("You can safely send it again")
+    expect(page.locator("#problem")).to_contain_text("You can safely send it again")
     expect(composer).to_have_value("use tabs")
-    page.locator("#send-now").click()
+    page.get_by_role("button", name="Retry").click()
     expect(composer).to_have_value("")
+    expect(page.locator("#problem")).to_be_hidden()
     assert steered.prompts.filter(text="use tabs").count() == 1
     assert steered.prompts.get(text="use tabs").steered_into == first_prompt(steered).message_id
 
