@@ -199,6 +199,7 @@ STATIC_URL = "/static/"
 STATICFILES_DIRS = [BASE_DIR / "frontend" / "static"]
 WHITENOISE_USE_FINDERS = True  # so that no collectstatic is needed before the first start
 WHITENOISE_ALLOW_ALL_ORIGINS = False
+WHITENOISE_IMMUTABLE_FILE_TEST = r"^/static/kandev/built/[a-z_]+-[A-Z0-9]{8}\.(js|css)$"
 
 # --- Data ---
 

