@@ -143,9 +143,14 @@ def _target(base: Path, pointer: Path, prefix: str) -> Path:
         raise RepositoryUnusable(f"{base} is not a usable git repository: {pointer}: {error}.") from error
 
 
-def checked_out_branches(repository: Directory) -> set[str]:
-    """Return the refs of all branches that are checked out in any worktree of the repository."""
-    folders = [""]
+def checked_out_branches(repository: Directory, *, with_main: bool = True) -> set[str]:
+    """Return the refs of all branches that are checked out in any worktree of the repository.
+
+    ``with_main`` is false for a bare repository, whose own HEAD names a branch that is checked out nowhere.
+    """
+    folders = []
+    if with_main:
+        folders.append("")
     folders += [f"worktrees/{entry.name}/" for entry in repository.entries("worktrees", _WORKTREES)]
     refs: set[str] = set()
     for folder in folders:

@@ -82,6 +82,11 @@ class TeamRepository:
             raise RepositoryUnusable(f"{path} does not store its refs as files, which is not supported.")
         return opened
 
+    @property
+    def is_bare(self) -> bool:
+        """Whether it has no work tree of its own; one whose ``.git`` only claims that has one."""
+        return self.path.resolve() == self.common and self._config.get("core.bare") == "true"
+
     @cached_property
     def git(self) -> Git:
         """Git for the facade, which is removed together with this object; it sees the refs of the last ``refs``."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Final, Protocol
 
+from sessions_app.finish.merging import MergeEffect
 from sessions_app.finish.models import FinishIntent
 from sessions_app.finish.rules.finish import FinishKind
 
@@ -27,5 +28,5 @@ class Effect(Protocol):
         """Move the target from ``expected_commit`` to ``result_commit``, only if it is still where it was."""
 
 
-EFFECTS: Final[dict[FinishKind, Effect]] = {}
+EFFECTS: Final[dict[FinishKind, Effect]] = {FinishKind.MERGE: MergeEffect()}
 """Every kind with how it is carried out."""

@@ -21,10 +21,7 @@ from django.utils import timezone
 
 from executors_app.machine import crash_points
 from executors_app.wire.protocol import JournalKind
-from sessions_app.finish.effects import EFFECTS
 from sessions_app.finish.execution import carry_out
-from sessions_app.finish.models import FinishIntent
-from sessions_app.finish.rules.finish import FinishKind
 from sessions_app.kernel.services.errors import SessionsError
 from sessions_app.models import BackgroundWork, BudgetHold, TaskSession, TurnUsage, WaitKey
 from sessions_app.prompts import services as prompts
@@ -39,8 +36,7 @@ from sessions_app.waits.expiry import expire_waits
 from sessions_app.workflows.models import Workflow, WorkflowRun
 from sessions_app.workflows.services.schedules import start_due_runs
 from sessions_app.workflows.services.workflows import save_workflow
-from tests.finish.intents import BEFORE, RecordedEffect, give_right
-from tests.finish.intents import request as request_intent_of
+from tests.finish.repositories import Mergeable, mergeable
 from tests.prompts.test_steering import Working
 from tests.supervisor.journals import Journal, ingest
 from tests.supervisor.rows import MINE, make_task, make_user, names, running_session
@@ -258,42 +254,23 @@ def start_scheduled_run() -> Step:
     return Step(partial(start_due_runs, NOON + timedelta(seconds=1)), show)
 
 
-def in_file(target: Path) -> RecordedEffect:
-    """Return an effect whose target is in a file, which outlives a killed process."""
-    target.write_text(BEFORE)
-
-    class InFile(RecordedEffect):
-        def is_done(self, intent: FinishIntent) -> bool:
-            return target.read_text() == intent.result_commit
-
-        def apply(self, intent: FinishIntent) -> None:
-            assert target.read_text() == intent.expected_commit
-            target.write_text(intent.result_commit)
-
-    return InFile()
-
-
-def show_finish(session: TaskSession, target: Path) -> Any:
-    """Return the session, its merges, and where their target is."""
-    states = [[str(one.kind), str(one.state), one.result_commit] for one in session.finish_intents.all()]
-    return [show_session(session), states, target.read_text()]
+def show_merge(merged: Mergeable) -> Any:
+    """Return the session, its merges, and the commits of its base."""
+    session = TaskSession.objects.get(id=merged.session.id)
+    states = [[str(one.kind), str(one.state), bool(one.result_commit)] for one in session.finish_intents.all()]
+    return [show_session(session), states, merged.subjects()]
 
 
 def request_merge() -> Step:
     """Request a merge."""
-    session = two_queued()
-    give_right(session)
-    return on_session(session, request_intent_of, session)
+    merged = mergeable(Path(tempfile.mkdtemp()) / "team")
+    return Step(merged.request, partial(show_merge, merged))
 
 
 def merge() -> Step:
-    """Carry a merge out."""
-    session = two_queued()
-    give_right(session)
-    target = Path(tempfile.mkdtemp()) / "main"
-    EFFECTS[FinishKind.MERGE] = in_file(target)
-    intent = request_intent_of(session)
-    return Step(partial(carry_out, intent.id), partial(show_finish, session, target))
+    """Carry a merge out, in a real repository."""
+    merged = mergeable(Path(tempfile.mkdtemp()) / "team")
+    return Step(partial(carry_out, merged.request().id), partial(show_merge, merged))
 
 
 PROMPT: Final = ("request.prompt_written", "request.prompt_committed")

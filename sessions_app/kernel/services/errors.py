@@ -70,6 +70,10 @@ class FinishPending(SessionsError, code="finish_pending"):
     """Another merge or push of this session is being carried out. Wait for its end, then try again."""
 
 
+class NotMergeable(SessionsError, code="not_mergeable"):
+    """The branch cannot be merged as it was confirmed. Nothing was changed."""
+
+
 class NotResumable(SessionsError, code="not_resumable"):
     """This agent cannot resume previous sessions. Create a new session."""
 

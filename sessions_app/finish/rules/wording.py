@@ -1,0 +1,60 @@
+"""What pages say about merges and pushes, in words, and the command that does the same by hand (pure)."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Sequence
+from typing import Final
+
+from sessions_app.finish.rules.finish import FinishState, Strategy, branch_name
+
+STRATEGY_LABELS: Final = {
+    Strategy.MERGE: "Merge: keep all commits and add a merge commit",
+    Strategy.SQUASH: "Squash: add one commit with all changes",
+    Strategy.REBASE: "Rebase: repeat each commit on the base",
+}
+STATE_LABELS: Final = {
+    FinishState.REQUESTED: ("Waiting for the supervisor", "busy"),
+    FinishState.APPLYING: ("Being carried out", "busy"),
+    FinishState.DONE: ("Done", "good"),
+    FinishState.REFUSED: ("Not carried out", "ask"),
+    FinishState.UNKNOWN: ("Unknown", "bad"),
+}
+_MESSAGE_SUBJECTS: Final = 50
+
+
+def merge_message(title: str, branch: str, target: str) -> str:
+    """Return the suggested message of a merge commit."""
+    return f"{title}\n\nMerge {branch_name(branch)} into {branch_name(target)}."
+
+
+def squash_message(title: str, subjects: Sequence[str]) -> str:
+    """Return the suggested message of a squashed branch: the task's title, and the subjects of its commits."""
+    listed = [f"* {subject}" for subject in subjects[:_MESSAGE_SUBJECTS]]
+    if len(subjects) > _MESSAGE_SUBJECTS:
+        listed.append("* …")
+    return "\n".join([title, "", *listed]).strip()
+
+
+def command_by_hand(path: str, strategy: str, branch_commit: str, target_commit: str) -> str:
+    """Return the command that does in a checked-out base what Kandev does not do there."""
+    git = f"git -C {shlex.quote(path)}" if path else "git"
+    if strategy == Strategy.SQUASH:
+        return f"{git} merge --squash {branch_commit} && {git} commit"
+    if strategy == Strategy.REBASE:
+        return f"{git} cherry-pick {target_commit}..{branch_commit}"
+    return f"{git} merge --no-ff {branch_commit}"
+
+
+def conflict_prompt(target: str, files: Sequence[str], target_commit: str) -> str:
+    """Return the prompt that asks the agent to resolve the conflicts of its branch with its base.
+
+    ``files`` were named by agents or members, so they are quoted.
+    """
+    name = branch_name(target)
+    listed = "\n".join(f"- `{file}`" for file in files)
+    return (
+        f"Your branch conflicts with its base `{name}` (commit {target_commit[:12]}) in these files:\n\n{listed}\n\n"
+        f"Merge `{name}` into your branch, resolve the conflicts so that both sides keep working, run the tests, and "
+        "commit the result."
+    )
