@@ -21,6 +21,7 @@ from sessions_app.permissions import admin as permissions_admin
 from sessions_app.prompts import admin as prompts_admin
 from sessions_app.recovery import admin as recovery_admin
 from sessions_app.rendering import admin as rendering_admin
+from sessions_app.review import admin as review_admin
 from sessions_app.stream import admin as stream_admin
 from sessions_app.supervisor import admin as supervisor_admin
 from sessions_app.suspensions import admin as suspensions_admin
@@ -42,6 +43,7 @@ __all__ = [
     "prompts_admin",
     "recovery_admin",
     "rendering_admin",
+    "review_admin",
     "stream_admin",
     "supervisor_admin",
     "suspensions_admin",

@@ -52,6 +52,7 @@ from sessions_app.recovery.models import (
     TeamPolicy,
 )
 from sessions_app.rendering.models import RenderedText
+from sessions_app.review.models import ReviewComment, ViewedVersion
 from sessions_app.stream.models import (
     PART_LIMIT,
     TEXT_ROLES,

@@ -35,9 +35,11 @@ from sessions_app.models import (
     PermissionRequest,
     Presence,
     RecoverySweep,
+    ReviewComment,
     SessionEvent,
     SweepRequest,
     TaskSession,
+    ViewedVersion,
     WaitKey,
 )
 from sessions_app.notifications.models import Delivery
@@ -160,6 +162,16 @@ def _missing_proof(session: TaskSession) -> str:
 def clean_presences(work: ChoreRun) -> None:
     """Delete rows of users who no longer have a session's page open."""
     work.remove_rows(Presence.objects.filter(expires_at__lt=timezone.now()))
+
+
+def clean_reviews(work: ChoreRun) -> None:
+    """Delete old marks of viewed files, and what belongs to sessions that a release without these tables deleted."""
+    sessions = TaskSession.objects.filter(id=OuterRef("session_id"))
+    for rows in (ReviewComment.objects.all(), ViewedVersion.objects.all()):
+        work.remove_rows(rows.filter(~Exists(sessions)))
+    cutoff = cutoff_before(settings.KANDEV_HISTORY_RETENTION)
+    if cutoff is not None:
+        work.remove_rows(ViewedVersion.objects.filter(viewed_at__lt=cutoff))
 
 
 ANALYZED_ROWS: Final = 1000
@@ -287,6 +299,7 @@ def _save_report(runtime: str, report: OrphanReport) -> None:
 CHORES: Final[Mapping[str, Callable[[ChoreRun], None]]] = {
     "logins": clean_logins,
     "presences": clean_presences,
+    "reviews": clean_reviews,
     "keys": clean_tokens,
     "sweeps": clean_sweeps,
     "attention": clean_attention,

@@ -127,7 +127,7 @@ def queue_prompt(
     Invalid, TerminalState, NotResumable, NoAgent, MissingResumeToken, WorktreeMissing, PromptInDoubt,
     PermissionPending, AttachmentUnsupported, QueueFull.
     """
-    _validate_prompt(message_id, text)
+    validate_prompt(message_id, text)
     with session_transaction(session_id) as transaction:
         # The session's row is locked, so of two requests with this message_id the second finds the first one's row.
         earlier = transaction.session.prompts.filter(message_id=message_id).first()
@@ -136,17 +136,45 @@ def queue_prompt(
             if now and row.state == PromptState.QUEUED and not row.of_workflow:
                 _want_in_turn(transaction, row, steerable_turn(transaction))
             return row, False
-        refuse_ended(transaction.session)
-        if transaction.session.prompts.filter(state=PromptState.QUEUED).count() >= MAX_QUEUED:
-            raise QueueFull(limit=MAX_QUEUED)
         turn = steerable_turn(transaction) if now else None
-        if turn is None:
-            prepare_for_prompt(transaction, by, ends_permission=ends_permission)
-        attached = store_files(transaction.session, files)
-        row = transaction.add_prompt(message_id, text, by=by, attachments=attached, of_workflow=of_workflow)
-        _want_in_turn(transaction, row, turn)
-        _reach_prompt_points(session_id)
+        row = add_to_queue(
+            transaction,
+            message_id,
+            text,
+            by,
+            ends_permission=ends_permission,
+            files=files,
+            turn=turn,
+            of_workflow=of_workflow,
+        )
     return row, True
+
+
+def add_to_queue(
+    transaction: SessionTransaction,
+    message_id: str,
+    text: str,
+    by: User | None,
+    *,
+    ends_permission: bool = True,
+    files: Sequence[AttachedFile] = (),
+    turn: Turn | None = None,
+    of_workflow: bool = False,
+) -> Prompt:
+    """Queue a prompt that ``validate_prompt`` has accepted and whose ``message_id`` is new, in this transaction.
+
+    ``turn``: the running turn into which it is handed. Raises what ``queue_prompt`` raises.
+    """
+    refuse_ended(transaction.session)
+    if transaction.session.prompts.filter(state=PromptState.QUEUED).count() >= MAX_QUEUED:
+        raise QueueFull(limit=MAX_QUEUED)
+    if turn is None:
+        prepare_for_prompt(transaction, by, ends_permission=ends_permission)
+    attached = store_files(transaction.session, files)
+    row = transaction.add_prompt(message_id, text, by=by, attachments=attached, of_workflow=of_workflow)
+    _want_in_turn(transaction, row, turn)
+    _reach_prompt_points(transaction.session.id)
+    return row
 
 
 def _reach_prompt_points(session_id: uuid.UUID) -> None:
@@ -178,7 +206,8 @@ def _refuse_without_agent(session: TaskSession, assessment: Assessment) -> None:
         require_mode(assessment, Mode.AUTO)
 
 
-def _validate_prompt(message_id: str, text: str) -> None:
+def validate_prompt(message_id: str, text: str) -> None:
+    """Raise Invalid if this cannot be the name or the text of a user's prompt."""
     if not message_id or len(message_id) > 128 or not message_id.isprintable():
         raise Invalid("message_id must be 1 to 128 printable characters.", field="message_id")
     if message_id.startswith(_RESERVED_PREFIXES):

@@ -6,6 +6,7 @@ from django.urls import path
 
 from sessions_app.kernel.addresses import SESSION
 from sessions_app.review import views
+from sessions_app.review.api import comments
 from sessions_app.review.api import views as api
 
 urlpatterns = [
@@ -14,4 +15,8 @@ urlpatterns = [
 api_urlpatterns = [
     path(SESSION + "review/", api.BranchChangesView.as_view()),
     path(SESSION + "review/hunks/", api.BranchHunksView.as_view()),
+    path(SESSION + "review/comments/", comments.CommentListView.as_view()),
+    path(SESSION + "review/comments/send/", comments.SendCommentsView.as_view()),
+    path(SESSION + "review/comments/<uuid:comment_id>/", comments.CommentView.as_view()),
+    path(SESSION + "review/viewed/", comments.ViewedView.as_view()),
 ]

@@ -41,6 +41,7 @@ from sessions_app.models import (
     RenderedText,
     ReportedAgent,
     Repository,
+    ReviewComment,
     Supervisor,
     Suspension,
     SweepOutcome,
@@ -51,6 +52,7 @@ from sessions_app.models import (
     Turn,
     TurnUsage,
     UsageBudget,
+    ViewedVersion,
     session_transaction,
 )
 from sessions_app.notifications.models import DeliveredItem, Delivery, NotificationSettings, Webhook
@@ -114,6 +116,10 @@ def _make_record(session: TaskSession, user: User, name: str) -> None:
         team=session.task.team, executor=session.executor, agent_type="demo", version=name, seen_at=now
     )
     BackgroundWork.objects.create(session=session, processes=[{"command": "npm run dev"}], count=1, reported_at=now)
+    ReviewComment.objects.create(
+        session=session, author=user, author_name=user.username, path="a.py", first_line=1, last_line=1, text="Why?"
+    )
+    ViewedVersion.objects.create(session=session, user=user, version="0" * 40)
     Suspension.objects.create(session=session, run=run, reason="usage_limit", message="You have hit your limit.")
     FinishIntent.objects.create(
         session=session,

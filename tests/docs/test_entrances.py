@@ -146,6 +146,7 @@ STORED: Final[Mapping[str, str]] = {
     "sessions_app.Intent": "intents and queued prompts",
     "sessions_app.Prompt": "intents and queued prompts",
     "sessions_app.Attachment": "intents and queued prompts",
+    "sessions_app.ReviewComment": "review comments",
     "sessions_app.PermissionRequest": "lasting answers to permissions",
     "sessions_app.AgentSettings": "settings that users chose",
     "sessions_app.ReportedAgent": "ways to log in that an agent published",
@@ -176,6 +177,7 @@ STORED: Final[Mapping[str, str]] = {
         for name in (
             *("RecoverySweep", "SweepOutcome", "Supervisor", "Chore", "MetricCount", "AttentionMark", "Presence"),
             *("SessionEvent", "Turn", "ContinuityReceipt", "TurnUsage", "BackgroundWork"),
+            "ViewedVersion",
         )
     },
 }

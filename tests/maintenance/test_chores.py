@@ -22,8 +22,10 @@ from sessions_app.models import (
     Chore,
     Presence,
     RecoverySweep,
+    ReviewComment,
     SweepRequest,
     Turn,
+    ViewedVersion,
     WaitKey,
     session_transaction,
 )
@@ -81,6 +83,16 @@ def delivery(finished: Any) -> Delivery:
     return Delivery.objects.create(channel="email", user=make_user(), finished_at=finished)
 
 
+def viewed(at: Any) -> ViewedVersion:
+    row = ViewedVersion.objects.create(session=running_session(), user=make_user(), version=uuid.uuid4().hex)
+    ViewedVersion.objects.update(viewed_at=at)
+    return row
+
+
+def comment_of(session_id: uuid.UUID) -> ReviewComment:
+    return ReviewComment.objects.create(session_id=session_id, path="x", first_line=1, last_line=1, text="x")
+
+
 DELETED_AND_KEPT: dict[str, tuple[str, Callable[[], models.Model], Callable[[], models.Model]]] = {
     "a link": ("logins", lambda: link(LONG_AGO), lambda: link(SOON)),
     "a login": ("logins", lambda: web_session(LONG_AGO), lambda: web_session(SOON)),
@@ -108,6 +120,12 @@ DELETED_AND_KEPT: dict[str, tuple[str, Callable[[], models.Model], Callable[[], 
         "worker",
         lambda: queue_task(stopped=LONG_AGO, success=True),
         lambda: queue_task(stopped=timezone.now(), success=True),
+    ),
+    "a viewed file": ("reviews", lambda: viewed(LONG_AGO), lambda: comment_of(running_session().id)),
+    "a comment without a session": (
+        "reviews",
+        lambda: comment_of(uuid.uuid4()),
+        lambda: comment_of(running_session().id),
     ),
     "a user who has left": ("presences", lambda: presence(LONG_AGO), lambda: presence(SOON)),
 }

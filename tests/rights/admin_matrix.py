@@ -85,6 +85,8 @@ MODELS: Final[Mapping[str, Pages]] = {
     "sessions_app/repository": KEPT,
     "sessions_app/preparedhistory": RECORD,
     "sessions_app/renderedtext": RECORD,
+    "sessions_app/reviewcomment": RECORD,
+    "sessions_app/viewedversion": RECORD,
     "sessions_app/waitkey": RECORD,
     "sessions_app/turn": RECORD,
     "sessions_app/sessionevent": RECORD,

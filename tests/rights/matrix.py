@@ -33,6 +33,10 @@ class Row:
         """Return the same row with other URL variables."""
         return Row(self.statuses, self.body, names, self.query)
 
+    def sending(self, **body: Any) -> Row:
+        """Return the same row with a body."""
+        return Row(self.statuses, body, self.names, self.query)
+
     def asking(self, query: str) -> Row:
         """Return the same row with a query."""
         return Row(self.statuses, self.body, self.names, query)
@@ -139,6 +143,16 @@ API: Final[Mapping[str, Methods]] = {
     _SESSION + "git/log/": {"get": reads(503)},
     _SESSION + "review/": {"get": reads(503)},
     _SESSION + "review/hunks/": {"get": reads(503).asking("path=x")},
+    _SESSION + "review/comments/": {
+        "get": reads(),
+        "post": writes(201, path="x", first_line=1, excerpt="x", text="Why?"),
+    },
+    _SESSION + "review/comments/send/": {"post": writes(409, message_id="m")},
+    _SESSION + "review/comments/<uuid:comment_id>/": {
+        "patch": writes(404, text="Why?").at(comment_id="00000000-0000-4000-8000-000000000000"),
+        "delete": writes(404).at(comment_id="00000000-0000-4000-8000-000000000000"),
+    },
+    _SESSION + "review/viewed/": {"get": reads(), "post": reads(204).sending(version="v", viewed=True)},
     _SESSION + "git/commit/": {"post": writes(503, message="Go on")},
     _SESSION + "permissions/": {"get": reads()},
     _SESSION + "permissions/<name:permission_id>/": {

@@ -135,6 +135,14 @@ class PromptChanged(SessionsError, code="prompt_changed"):
     """Someone else has changed this prompt meanwhile, so your change was not saved."""
 
 
+class CommentsChanged(SessionsError, code="comments_changed"):
+    """The comments have changed meanwhile, so nothing was sent. Read them again, then send them."""
+
+
+class TooManyComments(SessionsError, code="too_many_comments"):
+    """Too many comments wait to be sent in this session. Send them, or delete some."""
+
+
 class TaskChanged(SessionsError, code="task_changed"):
     """Someone else has changed this task meanwhile, so your change was not saved."""
 
