@@ -90,6 +90,11 @@ def _sshd() -> str:
     return f"{', '.join(lacking)} is not installed" if lacking else ""
 
 
+def _git_over_ssh() -> str:
+    lacking = [name for name in ("sshd", "ssh", "ssh-keygen") if not shutil.which(name, path=_SEARCHED)]
+    return f"{', '.join(lacking)} is not installed" if lacking else ""
+
+
 SERVICES: Final[Mapping[str, Callable[[], str]]] = {
     "chromium": _chromium,
     "codex-acp": _agent(NODE, CODEX_ACP, CODEX),
@@ -108,6 +113,7 @@ SERVICES: Final[Mapping[str, Callable[[], str]]] = {
     "caddy": _program("caddy"),
     "gpg": _program("gpg"),
     "sshd": _sshd,
+    "git over ssh": _git_over_ssh,
     "systemd": _program("systemd-analyze"),
     "tini": _program("tini"),
     "tmux": _program("tmux"),

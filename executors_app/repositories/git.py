@@ -44,6 +44,8 @@ from executors_app.wire.errors import RepositoryUnusable
 logger = logging.getLogger(__name__)
 
 _ERROR_BYTES: Final = 2000
+_MESSAGE_BYTES: Final = 16_000
+"""Bytes of what a program writes for people that are kept, beginning from the end."""
 _TERM_GRACE: Final = 2.0
 """Seconds in which git may remove its lock files before it is killed."""
 
@@ -298,6 +300,55 @@ def run_limited(command: Sequence[str], bounds: Bounds, *, stdin: IO[bytes], env
     out = CappedOutput(process.stdout, bounds.output)
     _finish([(process, [Path(command[-1]).stem])], [out], time.monotonic() + bounds.seconds)
     return bytes(out.data[: bounds.output])
+
+
+@dataclass(frozen=True, slots=True)
+class FinishedProcess:
+    """What a program wrote until it ended, or until its time was over."""
+
+    exit_code: int | None
+    """None: it did not finish in time, or wrote too much, and was ended."""
+    output: bytes
+    errors: bytes
+    """The last bytes that it wrote to stderr."""
+
+
+def run_to_end(
+    command: Sequence[str],
+    bounds: Bounds,
+    *,
+    cwd: Path,
+    environment: dict[str, str],
+    descriptors: Sequence[int] = (),
+) -> FinishedProcess:
+    """Run a program that waits for other machines, under limits, and return how it ended. Raises GitFailed.
+
+    Unlike git on files of ours, it may do nothing for long, and its failures are for the caller to explain.
+    """
+    with memory_file(b"") as stdin:
+        process = start_limited(
+            command,
+            bounds,
+            cwd=cwd,
+            environment=environment,
+            stdin=stdin,
+            stdout=subprocess.PIPE,
+            descriptors=descriptors,
+        )
+    out, errors = CappedOutput(process.stdout, bounds.output), CappedOutput(process.stderr, -_MESSAGE_BYTES)
+    until = time.monotonic() + bounds.seconds
+    exit_code: int | None = None
+    try:
+        if read_outputs([out, errors], until):
+            _wait(process, until)
+            exit_code = 0
+    except TimeoutError:
+        pass
+    finally:
+        _end(process, Path(command[0]).name)
+    if exit_code is not None:
+        exit_code = process.returncode
+    return FinishedProcess(exit_code, bytes(out.data[: bounds.output]), bytes(errors.data))
 
 
 @contextlib.contextmanager

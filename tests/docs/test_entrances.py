@@ -102,7 +102,13 @@ FILES: Final[Mapping[str, str]] = {
                     "machine/sockets",
                     "machine/storage",
                 ),
-                *("repositories/slots", "runtimes/remote/config", "demo_agent/agent", "demo_agent/change"),
+                *(
+                    "repositories/remotes",
+                    "repositories/slots",
+                    "runtimes/remote/config",
+                    "demo_agent/agent",
+                    "demo_agent/change",
+                ),
                 "demo_agent/extensions",
             ),
         }.items()
@@ -139,6 +145,7 @@ STORED: Final[Mapping[str, str]] = {
     "workflows.WorkflowRun": "an active run",
     "workflows.NodeRun": "a run that is resumed or run again",
     "sessions_app.Repository": "repositories: path",
+    "sessions_app.RepositoryRemote": "a repository's remote",
     "sessions_app.Task": "intents and queued prompts",
     "sessions_app.TaskSession": "a session that is restarted automatically",
     "sessions_app.TeamPolicy": "a team's restart `policy`",
