@@ -20,6 +20,7 @@ from sessions_app.metrics import admin as metrics_admin
 from sessions_app.permissions import admin as permissions_admin
 from sessions_app.prompts import admin as prompts_admin
 from sessions_app.recovery import admin as recovery_admin
+from sessions_app.remotes import admin as remotes_admin
 from sessions_app.rendering import admin as rendering_admin
 from sessions_app.review import admin as review_admin
 from sessions_app.stream import admin as stream_admin
@@ -42,6 +43,7 @@ __all__ = [
     "permissions_admin",
     "prompts_admin",
     "recovery_admin",
+    "remotes_admin",
     "rendering_admin",
     "review_admin",
     "stream_admin",

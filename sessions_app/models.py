@@ -51,6 +51,7 @@ from sessions_app.recovery.models import (
     SweepRequest,
     TeamPolicy,
 )
+from sessions_app.remotes.models import RepositoryRemote
 from sessions_app.rendering.models import RenderedText
 from sessions_app.review.models import ReviewComment, ViewedVersion
 from sessions_app.stream.models import (

@@ -18,6 +18,7 @@ from sessions_app.notifications import urls as notifications
 from sessions_app.permissions import urls as permissions
 from sessions_app.prompts import urls as prompts
 from sessions_app.recovery import urls as recovery
+from sessions_app.remotes import urls as remotes
 from sessions_app.review import urls as review
 from sessions_app.sessions import urls as sessions
 from sessions_app.stream import urls as stream
@@ -39,6 +40,7 @@ urlpatterns = [
     *permissions.api_urlpatterns,
     *prompts.api_urlpatterns,
     *recovery.api_urlpatterns,
+    *remotes.api_urlpatterns,
     *review.api_urlpatterns,
     *sessions.api_urlpatterns,
     *stream.api_urlpatterns,

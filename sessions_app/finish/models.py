@@ -79,6 +79,8 @@ class FinishIntent(TeamModel):
     """Why it was refused; while it is open, why the last attempt failed."""
     conflicts = ListField(default=list, blank=True)
     """The files in conflict, as text."""
+    answer = models.TextField(blank=True, default="", db_default="")
+    """What the server said to a push, such as where a pull request can be opened; bounded, without secrets."""
     ended_at = models.DateTimeField(null=True, blank=True)
 
     objects = FinishIntentQuerySet.as_manager()  # type: ignore[misc]

@@ -13,6 +13,7 @@ from sessions_app.notifications import urls as notifications
 from sessions_app.pages.views import design, health, help_pages
 from sessions_app.prompts import urls as prompts
 from sessions_app.recovery import urls as recovery
+from sessions_app.remotes import urls as remotes
 from sessions_app.review import urls as review
 from sessions_app.sessions import urls as sessions
 from sessions_app.timeline import urls as timeline
@@ -29,6 +30,7 @@ urlpatterns = [
     *notifications.urlpatterns,
     *prompts.urlpatterns,
     *recovery.urlpatterns,
+    *remotes.urlpatterns,
     *review.urlpatterns,
     *timeline.urlpatterns,
     *usage.urlpatterns,

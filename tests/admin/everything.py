@@ -41,6 +41,7 @@ from sessions_app.models import (
     RenderedText,
     ReportedAgent,
     Repository,
+    RepositoryRemote,
     ReviewComment,
     Supervisor,
     Suspension,
@@ -77,6 +78,9 @@ def make_set(name: str) -> TaskSession:
     repository = Repository.objects.create(name=name, team=team, path=f"/srv/{name}")
     profile = AgentProfile.objects.create(
         name=name, agent_type="demo", team=team, env={"API_KEY": SECRET}, mcp_servers=[{"name": "tools", "key": SECRET}]
+    )
+    RepositoryRemote.objects.create(
+        repository=repository, address="https://example.org/project.git", private_key=SECRET, token=SECRET
     )
     executor = Executor.objects.create(name=name, runtime="local_standalone")
     AgentCapability.objects.create(

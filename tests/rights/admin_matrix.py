@@ -83,6 +83,7 @@ MODELS: Final[Mapping[str, Pages]] = {
     "sessions_app/recoverysweep": RECORD,
     "sessions_app/reportedagent": RECORD,
     "sessions_app/repository": KEPT,
+    "sessions_app/repositoryremote": RECORD,
     "sessions_app/preparedhistory": RECORD,
     "sessions_app/renderedtext": RECORD,
     "sessions_app/reviewcomment": RECORD,

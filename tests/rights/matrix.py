@@ -95,6 +95,7 @@ def team_managers(status: int, **body: Any) -> Row:
 Methods = Mapping[str, Row]
 _TASK: Final = "api/v1/tasks/<uuid:task_id>/"
 _SESSION: Final = _TASK + "sessions/<uuid:session_id>/"
+_REMOTE: Final = "api/v1/repositories/<uuid:repository_id>/remote/"
 _PROMPT: Final = _SESSION + "prompts/<name:message_id>/"
 
 API: Final[Mapping[str, Methods]] = {
@@ -227,6 +228,15 @@ API: Final[Mapping[str, Methods]] = {
         "get": Row((401, 404, 200, 200, 200)),
         "put": Row((401, 404, 403, 403, 200), {"servers": []}),
     },
+    _REMOTE: {
+        "get": Row((401, 404, 200, 200, 200)),
+        "put": staff_writes(200, address="git@example.org:team/project.git"),
+        "delete": staff_writes(204),
+    },
+    _REMOTE + "key/": {"put": staff_writes(409)},
+    _REMOTE + "token/": {"put": staff_writes(200, token="x")},
+    _REMOTE + "host-keys/": {"post": staff_writes(409), "put": staff_writes(409, fingerprints=[])},
+    _REMOTE + "test/": {"post": staff_writes(200)},
     "api/v1/workflows/": {
         "get": known(),
         "post": Row((401, 400, 403, 201, 400), {"team": "team", "name": "Another", "text": "x"}),
@@ -275,6 +285,10 @@ PAGES: Final[Mapping[str, Methods]] = {
     "settings/repositories/<uuid:repository_id>/mcp-servers/": {
         "get": Row((LOGIN, 404, 200, 200, 200)),
         "post": Row((LOGIN, 404, 403, 403, 302), {"remove": "docs"}),
+    },
+    "settings/repositories/<uuid:repository_id>/remote/": {
+        "get": Row((LOGIN, 404, 200, 200, 200)),
+        "post": Row((LOGIN, 404, 403, 403, 302), {"action": "delete"}),
     },
     "attention/": {"get": page(), "post": page(405)},
     "waits/": {"get": page(), "post": page(405)},

@@ -12,7 +12,7 @@ from django.test import Client
 from django.utils import timezone
 
 from sessions_app.accounts.models import ApiToken, TeamRole
-from sessions_app.models import Message
+from sessions_app.models import Message, RepositoryRemote
 from sessions_app.notifications.models import Webhook
 from tests.admin.everything import make_set
 from tests.api.world import PERMISSION, World, make_world, prompt, workflow_run
@@ -44,6 +44,8 @@ def make_cast() -> Cast:
         prompt(world.session, state, state)
     item = raise_item_of(world.session, "error", "rights")
     run = workflow_run(world)
+    # Nothing listens there, so a test of the connection fails at once.
+    RepositoryRemote.objects.create(repository=world.repository, address="http://127.0.0.1:1/project.git", token="x")
     webhook = Webhook.objects.create(user=world.member, url="https://hooks.example/")
     people = {"anonymous": None, "stranger": world.stranger, "viewer": viewer, "member": world.member}
     names = {

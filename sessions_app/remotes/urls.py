@@ -1,0 +1,22 @@
+"""URLs of remotes: the settings page and the API."""
+
+from __future__ import annotations
+
+from django.urls import path
+
+from sessions_app.remotes import views
+from sessions_app.remotes.api import views as api
+
+urlpatterns = [
+    path("settings/repositories/<uuid:repository_id>/remote/", views.edit_remote, name="settings-repository-remote"),
+]
+
+_REMOTE = "repositories/<uuid:repository_id>/remote/"
+
+api_urlpatterns = [
+    path(_REMOTE, api.RemoteView.as_view()),
+    path(_REMOTE + "key/", api.RemoteKeyView.as_view()),
+    path(_REMOTE + "token/", api.RemoteTokenView.as_view()),
+    path(_REMOTE + "host-keys/", api.RemoteHostKeysView.as_view()),
+    path(_REMOTE + "test/", api.RemoteTestView.as_view()),
+]
