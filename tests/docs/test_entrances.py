@@ -45,7 +45,7 @@ ADDRESSES: Final[Mapping[str, str]] = {
     **dict.fromkeys(("admin", "agents", "attention", "executors", "live", "login", "logout", "restart"), FORMS),
     **dict.fromkeys(("sessions", "settings", "sweeps", "tasks", "usage", "waits", "workflows", ""), FORMS),
     "first-steps": FORMS,
-    **dict.fromkeys(("design", "favicon.ico", "help"), "head of an HTTP request"),
+    **dict.fromkeys(("design", "favicon.ico", "find", "help"), "head of an HTTP request"),
 }
 """By the first part of an address."""
 SOCKETS: Final[Mapping[str, str]] = {

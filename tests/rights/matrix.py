@@ -291,6 +291,7 @@ PAGES: Final[Mapping[str, Methods]] = {
         "post": Row((LOGIN, 404, 403, 403, 302), {"action": "delete"}),
     },
     "attention/": {"get": page(), "post": page(405)},
+    "find/": {"get": page(), "post": page(405)},
     "waits/": {"get": page(), "post": page(405)},
     "attention/live/": {"get": page(), "post": page(405)},
     "attention/count/": {"get": page(), "post": page(405)},

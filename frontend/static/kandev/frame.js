@@ -61,6 +61,50 @@ for (const button of document.querySelectorAll("[data-copies]")) {
   });
 }
 
+// --- single keys, which users can disable ---
+
+const KEYS = "kandev-keys";
+
+function isTyping(target) {
+  return Boolean(target.closest?.("input:not([type=checkbox], [type=radio]), textarea, select, [contenteditable]"));
+}
+
+// Before any script of the page acts on the key; `?` still lists the keys, and what enables them again.
+document.addEventListener("keydown", (event) => {
+  const isSingle = event.key.length === 1 && !" ?".includes(event.key) && !event.ctrlKey && !event.metaKey && !event.altKey;
+  if (isSingle && !isTyping(event.target) && localStorage.getItem(KEYS) === "off") event.stopImmediatePropagation();
+}, true);
+
+for (const box of document.querySelectorAll("input[data-keys-on]")) {
+  box.checked = localStorage.getItem(KEYS) !== "off";
+  box.addEventListener("change", () => localStorage.setItem(KEYS, box.checked ? "on" : "off"));
+}
+
+// --- the palette: loaded when it is opened for the first time ---
+
+const finder = document.getElementById("find-opener");
+
+async function openPalette() {
+  try {
+    (await import("./palette.js")).open(finder);
+  } catch {
+    location.assign(finder.href); // the page that works without this script
+  }
+}
+
+finder?.addEventListener("click", (event) => {
+  if (event.ctrlKey || event.metaKey || event.shiftKey) return; // opens the page in another tab
+  event.preventDefault();
+  openPalette();
+});
+
+document.addEventListener("keydown", (event) => {
+  if (!finder || event.key.toLowerCase() !== "k" || !(event.ctrlKey || event.metaKey) || event.altKey || event.shiftKey) return;
+  if (event.target.closest?.("#terminal")) return; // cuts the line in a shell
+  event.preventDefault();
+  openPalette();
+});
+
 const asking = document.querySelectorAll("form[data-asks]");
 for (const form of asking) {
   form.addEventListener("submit", (event) => {

@@ -18,6 +18,7 @@ from executors_app import __version__
 from sessions_app.accounts.requests import UserHttpRequest
 from sessions_app.board.services.tasks import visible_tasks
 from sessions_app.kernel.rules.states import DerivedStatus, SessionState, TaskState
+from sessions_app.navigation.rules.shortcuts import KEYBOARD_SHORTCUTS
 from sessions_app.pages.labels import DERIVED_STATUS_LABELS, OUTCOME_LABELS, TASK_STATE_LABELS
 from sessions_app.recovery.services.restarts import can_order_restart
 from sessions_app.sessions.rules.situation_facts import STATE_LABELS, Label
@@ -80,17 +81,6 @@ _NOUN_MEANINGS: Final[Mapping[str, str]] = {
     "Turn": "The agent’s work on one prompt, from its delivery to the end. An agent can also begin a turn on its own.",
     "Lease": "Which supervisor controls an agent, and until when, so that two never control the same one.",
 }
-KEYBOARD_SHORTCUTS: Final = (
-    ("Board", (("j, k", "next task, previous task"), ("Enter", "open the task"),
-               ("x", "select or deselect its sessions"),
-               ("/", "search"), ("n", "new task"), ("?", "list all shortcuts"), ("Esc", "leave the search"))),
-    ("Inbox", (("j, k", "next item, previous item"), ("Enter", "open the session"), ("e", "mark as seen"),
-               ("d", "dismiss"), ("?", "list all shortcuts"))),
-    ("Session", (("Ctrl + Enter", "send the prompt"), ("@", "complete a file of the workspace"),
-                 ("F6", "leave the terminal"))),
-    ("Everywhere", (("Tab", "the next link, button or field"), ("Enter, Space", "press it"))),
-)  # fmt: skip
-"""Keyboard shortcuts by page. Users can disable single-key shortcuts in the list that ``?`` opens."""
 
 
 def glossary_sections() -> list[dict[str, Any]]:

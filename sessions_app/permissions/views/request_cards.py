@@ -120,6 +120,7 @@ def _option_context(request: PermissionRequest, option: Mapping[str, Any], given
         "effect": _EFFECTS.get(str(option.get("kind", "")), ""),
         "rejects": is_rejection(option),
         "is_main": option.get("kind") == "allow_once",
+        "key_action": _KEY_ACTIONS.get(str(option.get("kind", "")), ""),
         "given": bool(given) and option_id == given,
     }
 
@@ -136,7 +137,7 @@ def _options_of_unknown_action(options: Sequence[dict[str, Any]]) -> list[dict[s
     if rejecting:
         rejecting[0]["is_main"] = True
     others = [
-        option | {"is_main": False, "name": f"Unknown action: {option['name']}"}
+        option | {"is_main": False, "key_action": "", "name": f"Unknown action: {option['name']}"}
         for option in options
         if not option["rejects"]
     ]
@@ -145,6 +146,8 @@ def _options_of_unknown_action(options: Sequence[dict[str, Any]]) -> list[dict[s
 
 _OPTION_ORDER: Final = ("allow_once", "reject_once", "", "reject_always", "allow_always")
 """Order of the options by what they grant: an answer for this time first, a lasting permission last."""
+_KEY_ACTIONS: Final[Mapping[str, str]] = {"allow_once": "allow", "reject_once": "reject"}
+"""Actions of ``navigation.rules.shortcuts`` by the kind of the option that they press; lasting answers have no key."""
 _EFFECTS: Final[Mapping[str, str]] = {
     "allow_always": "The agent allows this from now on and no longer asks. It decides how far that reaches.",
     "reject_always": "The agent rejects this from now on and no longer asks. It decides how far that reaches.",

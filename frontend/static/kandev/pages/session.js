@@ -1,3 +1,4 @@
 import "../frame.js";
 import "../attention.js";
 import "../session.js";
+import "../keys.js";

@@ -1,0 +1,87 @@
+"""Moving around in a browser: the palette and the keys of a session's page, by keyboard alone."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from playwright.sync_api import expect
+
+from tests.pages.accessibility import accessibility_problems
+from tests.pages.browsers import NO_SOCKET, navigating
+from tests.pages.world import World, asks, ingest_lines, path_of
+
+FREEZE = "window.at = performance.now(); performance.now = () => window.at"
+LATER = "window.at += 5000"
+
+
+def test_palette_opens_everything_by_keyboard(visit: Any, world: World) -> None:
+    session = world.running_session()
+    other = world.task("Paint the boat")
+    ada = visit()
+    page = ada.open("/")
+    page.keyboard.press("Control+k")
+    field = page.get_by_role("combobox", name="Find")
+    expect(field).to_be_focused()
+    expect(page.get_by_role("option", name="Fix the tests Demo Working")).to_be_visible()
+    assert accessibility_problems(page) == []
+    ada.complaints.clear()  # axe tries styles that the content security policy blocks
+    page.keyboard.type("boat")
+    results = page.get_by_role("listbox", name="Results").get_by_role("option")
+    expect(results).to_have_count(1)
+    expect(results.and_(page.get_by_role("option", selected=True))).to_contain_text("Paint the boat")
+    with navigating(page):
+        page.keyboard.press("Enter")
+    expect(page).to_have_url(re.compile(f"/tasks/{other.id}/$"))
+    page.get_by_role("link", name="Find").click()
+    page.keyboard.type("demo")
+    expect(page.get_by_role("option", name="Fix the tests")).to_be_visible()
+    page.keyboard.press("Escape")
+    expect(field).to_be_hidden()
+    page = ada.open(path_of(session))
+    page.keyboard.press("/")
+    page.keyboard.type("cancel the")
+    expect(results).to_have_count(1)
+    with page.expect_response("**/cancel/"):
+        page.keyboard.press("Enter")
+    assert session.intents.filter(kind="cancel").exists()
+    assert ada.unexpected(*NO_SOCKET) == []
+
+
+def test_keys_answer_only_what_was_there_to_read(visit: Any, world: World) -> None:
+    session = world.running_session()
+    ada = visit()
+    page = ada.open(path_of(session))
+    page.evaluate(FREEZE)
+    ingest_lines(session, asks("p1"))
+    card = page.locator(".asks[data-key=p1]")
+    expect(card).to_be_visible()
+    expect(card).not_to_have_attribute("inert", "")
+    page.keyboard.press("a")
+    expect(page.locator("#announce")).to_contain_text("only just appeared")
+    page.evaluate(LATER)
+    page.keyboard.press("c")
+    expect(page.locator("#text")).to_be_focused()
+    page.keyboard.press("a")
+    expect(page.locator("#text")).to_have_value("a")
+    assert not session.intents.filter(kind="answer").exists(), "typed, or too early"
+    page.locator("#text").blur()
+    page.keyboard.press("?")
+    dialog = page.get_by_role("dialog", name="Keyboard")
+    expect(dialog).to_contain_text("allow the request that is shown")
+    assert accessibility_problems(page) == []
+    ada.complaints.clear()  # axe tries styles that the content security policy blocks
+    dialog.get_by_label("Enable single-key shortcuts").uncheck()
+    page.keyboard.press("Escape")
+    page.keyboard.press("a")
+    page.keyboard.press("?")
+    dialog.get_by_label("Enable single-key shortcuts").check()
+    page.keyboard.press("Escape")
+    expect(dialog).to_be_hidden()
+    assert not session.intents.filter(kind="answer").exists(), "switched off"
+    card.locator("[data-key-action=allow]").focus()
+    page.evaluate(LATER)
+    page.keyboard.press("a")
+    expect(page.get_by_text("The answer is being sent to the agent.")).to_be_visible()
+    assert session.intents.get(kind="answer").payload["option_id"] == "allow"
+    assert ada.unexpected(*NO_SOCKET) == []
