@@ -1,6 +1,8 @@
 // The single keys of the session page. Which key does what is in one table (sessions_app/navigation/rules/shortcuts.py),
 // which the list behind `?` shows and this script reads from it.
 
+import { visible } from "./plain_text.js";
+
 const GUARD = 1000; // milliseconds for which a request must have been the one that a key answers
 
 const dialog = document.getElementById("keys");
@@ -75,7 +77,7 @@ function isOnScreen(element) {
 
 function stop() {
   const button = document.querySelector("button[form=actions][formaction$='/cancel/']") ?? document.querySelector("button[form=actions][formaction$='/stop/']");
-  if (button && confirm(`${button.textContent.trim()}?`)) button.click();
+  if (button && confirm(visible(`${button.textContent.trim()}?`))) button.click();
 }
 
 function step(by) {

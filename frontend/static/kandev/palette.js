@@ -80,14 +80,14 @@ async function ask() {
   if (mine !== latest) return;
   [found, answered] = [answer?.groups ?? [], text];
   show();
-  told.textContent = answer ? told.textContent : "The server did not answer. Actions of this page still work.";
+  if (!answer) tell("The server did not answer. Actions of this page still work.");
 }
 
 // --- what this page can do: its buttons for the session, its tabs, and forms that it opens ---
 
 function actions() {
   const buttons = [...document.querySelectorAll("button[form=actions][formaction]")];
-  const ofPage = buttons.filter((one) => !one.disabled && !one.closest(".task, .rows")); // not those of a list's rows
+  const ofPage = buttons.filter((one) => !one.disabled && !one.closest(".task, .rows, details:not([open])")); // those of rows of a list, or folded away, need their place
   const named = ofPage.map((one) => ({ text: nameOf(one), act: () => one.click() }));
   const tabs = [...document.querySelectorAll("#session [role=tab]")].map((one) => ({ text: `Show: ${nameOf(one)}`, act: () => one.click() }));
   const task = document.getElementById("new-task");
@@ -109,6 +109,10 @@ function begin(details) {
 
 // --- the list ---
 
+function tell(text) {
+  told.textContent = text;
+}
+
 const typed = () => input.value.trim().toLowerCase().split(/\s+/);
 
 // Enter on an action acts at once, so the beginnings of its words must have been typed.
@@ -128,7 +132,7 @@ function show() {
   const groups = [{ title: "On this page", found: mine }, ...others].filter(({ found: items }) => items.length);
   shown = [];
   listed.replaceChildren(...groups.map(group));
-  told.textContent = shown.length ? "" : "Nothing matches.";
+  tell(shown.length ? "" : "Nothing matches.");
   select(shown.length ? 0 : -1);
 }
 
@@ -137,7 +141,7 @@ function group({ title, found: items }) {
   const head = make("div", { className: "head", ariaHidden: "true", textContent: title });
   const section = make("div", {}, head, ...items.map(row));
   section.setAttribute("role", "group");
-  section.setAttribute("aria-label", title);
+  section.setAttribute("aria-label", visible(title));
   return section;
 }
 

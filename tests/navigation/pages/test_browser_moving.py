@@ -40,7 +40,7 @@ def test_palette_opens_everything_by_keyboard(visit: Any, world: World) -> None:
     expect(field).to_be_hidden()
     page = ada.open(path_of(session))
     page.keyboard.press("/")
-    page.keyboard.type("cancel the")
+    page.keyboard.type("cancel t")
     expect(results).to_have_count(1)
     with page.expect_response("**/cancel/"):
         page.keyboard.press("Enter")
