@@ -119,13 +119,12 @@ SEND_AGAIN = BannerButton("Send the prompt again", act="go-on")
 CONTINUE_TURN = BannerButton("Continue the turn", act="go-on")
 CHANGE_BUDGET = BannerButton("Change the budget", place="budget-tokens")
 TEAM_BUDGET = BannerButton("Budget of the team", place="team-budget")
-INTERRUPT = BannerButton("Cancel the turn", act="cancel")
 NEXT_STEP = BannerButton("Next step", place="part-banner")
 UNARCHIVE = BannerButton("Unarchive task", task_change="unarchive")
 
 _REQUESTS: Final[Mapping[Code, BannerButton]] = {
-    Code.PERMISSION: BannerButton("Show the request", place="permissions"),
-    Code.QUESTION: BannerButton("Show the question", place="permissions"),
+    Code.PERMISSION: BannerButton("Review", place="permissions"),
+    Code.QUESTION: BannerButton("Reply", place="permissions"),
 }
 
 _BUTTONS: Final[Mapping[str, tuple[BannerButton, ...]]] = {
@@ -191,7 +190,7 @@ def main_action(shown: Situation, offered: Sequence[BannerButton], *, works: boo
     if shown.code in _REQUESTS:
         return _REQUESTS[shown.code]
     if works:
-        return INTERRUPT
+        return CANCEL
     if RESUME in offered:
         return BannerButton("Resume", RESUME.mode)
     if offered:

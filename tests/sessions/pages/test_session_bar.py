@@ -46,9 +46,9 @@ def lost(world: World) -> TaskSession:
 @pytest.mark.parametrize(
     ("make", "state", "action"),
     [
-        (working, "Working", "Cancel the turn"),
-        (asking, "Asks for permission", "Show the request"),
-        (questioning, "Asks a question", "Show the question"),
+        (working, "Working", "Cancel turn"),
+        (asking, "Asks for permission", "Review"),
+        (questioning, "Asks a question", "Reply"),
         (stopped, "Your turn", "Resume"),
         (lost, "Your turn", "Next step"),
     ],
