@@ -23,6 +23,7 @@ from sessions_app.recovery import admin as recovery_admin
 from sessions_app.remotes import admin as remotes_admin
 from sessions_app.rendering import admin as rendering_admin
 from sessions_app.review import admin as review_admin
+from sessions_app.search import admin as search_admin
 from sessions_app.stream import admin as stream_admin
 from sessions_app.supervisor import admin as supervisor_admin
 from sessions_app.suspensions import admin as suspensions_admin
@@ -46,6 +47,7 @@ __all__ = [
     "remotes_admin",
     "rendering_admin",
     "review_admin",
+    "search_admin",
     "stream_admin",
     "supervisor_admin",
     "suspensions_admin",

@@ -10,6 +10,7 @@ from sessions_app.finish.jobs import FinishJob
 from sessions_app.metrics.jobs import MetricsJob
 from sessions_app.portable.jobs import ExportJob
 from sessions_app.recovery.jobs import ExitEventsJob, RecheckJob, ReconcileJob, RequestedSweepsJob
+from sessions_app.search.jobs import SearchIndexJob
 from sessions_app.starts.jobs import IdleSleepJob, StartQueueJob
 from sessions_app.supervisor.job import Job
 from sessions_app.supervisor.jobs import DispatchJob, OrphansJob, WatchDatabaseJob
@@ -37,6 +38,7 @@ JOBS: Final[Sequence[type[Job]]] = (
     AgentSetupJob,
     MetricsJob,
     ExportJob,
+    SearchIndexJob,
     WorkflowsJob,
     OrphansJob,
     IdleSleepJob,

@@ -54,6 +54,7 @@ from sessions_app.recovery.models import (
 from sessions_app.remotes.models import RepositoryRemote
 from sessions_app.rendering.models import RenderedText
 from sessions_app.review.models import ReviewComment, ViewedVersion
+from sessions_app.search.models import SearchCursor, SearchDocument
 from sessions_app.stream.models import (
     PART_LIMIT,
     TEXT_ROLES,

@@ -20,6 +20,7 @@ from sessions_app.prompts import urls as prompts
 from sessions_app.recovery import urls as recovery
 from sessions_app.remotes import urls as remotes
 from sessions_app.review import urls as review
+from sessions_app.search import urls as search
 from sessions_app.sessions import urls as sessions
 from sessions_app.stream import urls as stream
 from sessions_app.suspensions import urls as suspensions
@@ -42,6 +43,7 @@ urlpatterns = [
     *recovery.api_urlpatterns,
     *remotes.api_urlpatterns,
     *review.api_urlpatterns,
+    *search.api_urlpatterns,
     *sessions.api_urlpatterns,
     *stream.api_urlpatterns,
     *suspensions.api_urlpatterns,

@@ -10,6 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator
 from sessions_app.kernel.services.idempotency import KEY_LIMIT
 from sessions_app.prompts.services import TEXT_LIMIT
 from sessions_app.recovery.rules.resumability import Mode
+from sessions_app.search.rules.queries import LONGEST_QUERY
 
 PAGE_LIMIT: Final = 50
 """Maximum number of rows on one page."""
@@ -63,6 +64,23 @@ class ListTasksArguments(PageArguments):
     """Which tasks to list."""
 
     archived: Annotated[bool, Field(description="List archived tasks instead of active ones.")] = False
+
+
+class SearchArguments(PageArguments):
+    """What to search, and where."""
+
+    words: Annotated[
+        str,
+        Field(
+            min_length=1,
+            max_length=LONGEST_QUERY,
+            description="Words, all of which a text has to contain; quoted, they have to follow each other. The last "
+            "may go on.",
+        ),
+    ]
+    session_id: Annotated[UUID | None, Field(description="Only the conversation of this session.")] = None
+    task_id: Annotated[UUID | None, Field(description="Only this task and its conversations.")] = None
+    best_first: Annotated[bool, Field(description="The best match first instead of the newest.")] = False
 
 
 class ReadConversationArguments(SessionArguments):

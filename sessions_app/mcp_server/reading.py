@@ -23,6 +23,7 @@ from sessions_app.kernel.services.errors import NotFound
 from sessions_app.mcp_server import arguments, results
 from sessions_app.models import Message, PermissionRequest, Repository, Task, TaskSession, WaitKey, texts_of
 from sessions_app.permissions.services import permission_keys
+from sessions_app.search.services import Order, SearchFilter, SearchResult, search
 from sessions_app.sessions.rules.session_status import (
     ChoiceStatus,
     FirstTurnStatus,
@@ -209,6 +210,32 @@ def _offered_options(request: PermissionRequest) -> list[results.PermissionOptio
     if request.is_unknown_action:
         options.sort(key=lambda option: not option.kind.startswith("reject"))
     return [option for option in options if is_whole or option.kind.startswith("reject")]
+
+
+def search_texts(user: User, values: arguments.SearchArguments) -> results.SearchPage:
+    """Return a page of the texts that match, in the conversations and tasks of the user's teams."""
+    where, order = SearchFilter(values.session_id, values.task_id), Order.BEST if values.best_first else Order.NEWEST
+    page = search(user, values.words, where, order, number=values.page, size=values.page_size)
+    return results.SearchPage(
+        count=page.count,
+        next_page=page.next_page,
+        found=[_found_text(result) for result in page.results],
+        sessions_behind=page.index.behind,
+    )
+
+
+def _found_text(result: SearchResult) -> results.FoundText:
+    document = result.document
+    return results.FoundText(
+        kind=document.kind,
+        task_id=document.task_id,
+        task_title=document.task.title,
+        session_id=document.session_id,
+        seq=document.seq,
+        author=result.author,
+        at=document.at,
+        snippet="".join(piece.text for piece in result.snippet),
+    )
 
 
 def read_conversation(user: User, values: arguments.ReadConversationArguments) -> results.Conversation:

@@ -191,6 +191,30 @@ class TaskPage(BaseModel):
     tasks: list[TaskSummary]
 
 
+class FoundText(BaseModel):
+    """A text that matches. Users and agents have written it."""
+
+    kind: Annotated[str, Field(description="user, agent, tool or task.")]
+    task_id: UUID
+    task_title: str
+    session_id: Annotated[UUID | None, Field(description="Null: the text of the task itself.")]
+    seq: Annotated[
+        int, Field(description="Of the message; read_conversation with after = seq - 1 continues from there.")
+    ]
+    author: str
+    at: datetime
+    snippet: str
+
+
+class SearchPage(BaseModel):
+    """A page of what was found."""
+
+    count: Annotated[int, Field(description="Number of texts that match, at most 1000.")]
+    next_page: int | None
+    found: list[FoundText]
+    sessions_behind: Annotated[int, Field(description="Sessions with newer text that is not searched yet.")]
+
+
 class Choice(BaseModel):
     """Something that can be chosen, by its id."""
 

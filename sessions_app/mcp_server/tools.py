@@ -78,6 +78,16 @@ TOOLS: Final[Sequence[Tool]] = (
         reads_only=True,
     ),
     Tool(
+        "search",
+        "Search conversations and tasks",
+        "Search prompts, answers, titles and commands of tool calls, and tasks of your teams, newest first. Secrets "
+        "are not in the index; outputs of tools are not searched.",
+        arguments.SearchArguments,
+        results.SearchPage,
+        reading.search_texts,
+        reads_only=True,
+    ),
+    Tool(
         "list_tasks",
         "List tasks",
         "List the tasks of your teams, newest first. Use list_sessions with a task_id for the sessions of one.",

@@ -16,6 +16,7 @@ from sessions_app.prompts import urls as prompts
 from sessions_app.recovery import urls as recovery
 from sessions_app.remotes import urls as remotes
 from sessions_app.review import urls as review
+from sessions_app.search import urls as search
 from sessions_app.sessions import urls as sessions
 from sessions_app.timeline import urls as timeline
 from sessions_app.usage import urls as usage
@@ -34,6 +35,7 @@ urlpatterns = [
     *recovery.urlpatterns,
     *remotes.urlpatterns,
     *review.urlpatterns,
+    *search.urlpatterns,
     *timeline.urlpatterns,
     *usage.urlpatterns,
     *waits.urlpatterns,

@@ -43,6 +43,8 @@ from sessions_app.models import (
     Repository,
     RepositoryRemote,
     ReviewComment,
+    SearchCursor,
+    SearchDocument,
     Supervisor,
     Suspension,
     SweepOutcome,
@@ -146,6 +148,8 @@ def _make_record(session: TaskSession, user: User, name: str) -> None:
     Supervisor.objects.create(boot_id=f"boot {name}", host_id="host", started_at=now, beat_at=now)
     PreparedHistory.objects.create(session=session, version="1", text="[USER]: Hello", facts={"estimated_tokens": 4})
     RenderedText.objects.create(session=session, key="0" * 64, result="{}", size=2)
+    SearchCursor.objects.create(session=session, seq=1, indexed_at=now)
+    SearchDocument.objects.create(kind="task", task=session.task, at=now, task_version=now, text="Fences")
     Attachment.objects.create(session=session, sha256="0" * 64, media_type="text/plain", content=b"Hello")
     assert Prompt.objects.filter(session=session).exists()
     assert Intent.objects.filter(session=session).exists()

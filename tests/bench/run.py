@@ -34,6 +34,7 @@ from tests.bench import (
     resume_tokens,
     resumes,
     screens,
+    searches,
     storms,
     sweeps,
     talking,
@@ -90,6 +91,8 @@ class Sizes:
     """Agents that write at once."""
     board: int
     """Tasks of a full board."""
+    searched: int
+    """Messages that are indexed for the search."""
     growth: tuple[int, ...]
     """Sizes of the growth curves."""
     history: tuple[int, ...]
@@ -126,6 +129,7 @@ FULL = Sizes(
     dense=500,
     talkers=200,
     board=2_000,
+    searched=200_000,
     growth=(100, 1_000, 10_000),
     history=(100, 1_000, 10_000),
     live=(10, 100, 1_000),
@@ -152,6 +156,7 @@ QUICK = Sizes(
     dense=2,
     talkers=3,
     board=20,
+    searched=400,
     growth=(5, 20),
     history=(2, 4),
     live=(2, 4),
@@ -295,6 +300,7 @@ PARTS: Mapping[str, Part] = {
     ),
     "long-page": lambda world, sizes: [screens.of_a_long_session(world, sizes.messages, sizes.rounds)],
     "board": lambda world, sizes: boards.of_tasks(world, sizes.board, sizes.rounds, limited=sizes.limited),
+    "search": lambda world, sizes: searches.of_messages(world, sizes.searched, sizes.rounds, limited=sizes.limited),
     "fan-out": lambda world, sizes: fanout.to_all(world, sizes.sockets, sizes.rounds, limited=sizes.limited),
     "history": lambda _, sizes: growing_history.curves(sizes.history, min(sizes.rounds, 7), limited=sizes.limited),
     "live": lambda world, sizes: growing_fleet.curves(world, sizes.live, min(sizes.rounds, 5), limited=sizes.limited),

@@ -43,7 +43,7 @@ ADDRESSES: Final[Mapping[str, str]] = {
     "api": API,
     **dict.fromkeys(("healthz", "readyz", "metrics"), PROBES),
     **dict.fromkeys(("admin", "agents", "attention", "executors", "live", "login", "logout", "restart"), FORMS),
-    **dict.fromkeys(("sessions", "settings", "sweeps", "tasks", "usage", "waits", "workflows", ""), FORMS),
+    **dict.fromkeys(("search", "sessions", "settings", "sweeps", "tasks", "usage", "waits", "workflows", ""), FORMS),
     "first-steps": FORMS,
     **dict.fromkeys(("design", "favicon.ico", "find", "help"), "head of an HTTP request"),
 }
@@ -60,7 +60,8 @@ COMMANDS: Final[Mapping[str, str]] = {
     "login_link": "names of users and teams",
     **dict.fromkeys(("after_restore", "create_demo", "demo", "drf_create_token", "kandev_version"), ARGUMENTS),
     **dict.fromkeys(
-        ("maintain", "migrate", "orphans", "qcluster", "recover_sessions", "serve", "supervise"), ARGUMENTS
+        ("maintain", "migrate", "orphans", "qcluster", "rebuild_search", "recover_sessions", "serve", "supervise"),
+        ARGUMENTS,
     ),
 }
 FILES: Final[Mapping[str, str]] = {
@@ -184,7 +185,7 @@ STORED: Final[Mapping[str, str]] = {
         for name in (
             *("RecoverySweep", "SweepOutcome", "Supervisor", "Chore", "MetricCount", "AttentionMark", "Presence"),
             *("SessionEvent", "Turn", "ContinuityReceipt", "TurnUsage", "BackgroundWork"),
-            "ViewedVersion",
+            *("ViewedVersion", "SearchCursor", "SearchDocument"),
         )
     },
 }

@@ -88,6 +88,8 @@ MODELS: Final[Mapping[str, Pages]] = {
     "sessions_app/renderedtext": RECORD,
     "sessions_app/reviewcomment": RECORD,
     "sessions_app/viewedversion": RECORD,
+    "sessions_app/searchcursor": RECORD,
+    "sessions_app/searchdocument": RECORD,
     "sessions_app/waitkey": RECORD,
     "sessions_app/turn": RECORD,
     "sessions_app/sessionevent": RECORD,

@@ -191,6 +191,7 @@ API: Final[Mapping[str, Methods]] = {
     "api/v1/executors/<uuid:executor_id>/": {"get": known(), "delete": staff_writes(409)},
     "api/v1/executors/<uuid:executor_id>/probe/": {"post": Row((401, 403, 403, 403, 200))},
     "api/v1/usage/": {"get": known()},
+    "api/v1/search/": {"get": known()},
     "api/v1/teams/<int:team_id>/budget/": {
         "get": Row((401, 404, 200, 200, 200)),
         "put": Row((401, 404, 403, 403, 200), {"tokens": 1000}),
@@ -326,6 +327,7 @@ PAGES: Final[Mapping[str, Methods]] = {
     "restart/": {"get": page(), "post": page(403)},
     "restart/live/": {"get": page(), "post": page(405)},
     "usage/": {"get": page(), "post": page(405)},
+    "search/": {"get": page(), "post": page(405)},
     "settings/teams/<int:team_id>/budget/": {
         "get": Row((LOGIN, 404, 200, 200, 200)),
         "post": Row((LOGIN, 404, 403, 403, 302), {"tokens": "1000"}),

@@ -15,6 +15,8 @@ from sessions_app.rendering.operations.histories import build_history
 from sessions_app.rendering.operations.line_diffs import compare_texts
 from sessions_app.rendering.operations.markdown import render_markdown
 from sessions_app.rendering.operations.tool_calls import FOR_REVIEW, IN_CONVERSATION, describe_tool_call
+from sessions_app.search.rules.documents import document_text
+from sessions_app.search.rules.words import folded_text
 
 
 def markdown(link: ClientLink, text: str) -> dict[str, Any]:
@@ -59,6 +61,12 @@ def quotations(link: ClientLink, quoted: str, secrets: Sequence[str]) -> dict[st
     return {"shown": show_quotations(quoted, secrets)}
 
 
+def searchable_text(link: ClientLink, text: str, secrets: Sequence[str]) -> dict[str, Any]:
+    """Return what the search indexes of a text, without secrets, and its words as they are compared."""
+    shown = document_text(text, secrets)
+    return {"text": shown, "words": folded_text(shown)}
+
+
 def any_operation(link: ClientLink, operation: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
     """Run an operation by its name, so that a batch can mix them."""
     return OPERATIONS[operation](link, **arguments)
@@ -73,6 +81,7 @@ OPERATIONS: Final[Mapping[str, Callable[..., dict[str, Any]]]] = {
     "matched_patterns": matched_patterns,
     "build_history": build_history,
     "quotations": quotations,
+    "searchable_text": searchable_text,
     "any_operation": any_operation,
 }
 
