@@ -5,12 +5,13 @@ from __future__ import annotations
 from django.urls import path
 
 from sessions_app.kernel.addresses import SESSION
-from sessions_app.review import views
+from sessions_app.review import comment_views, views
 from sessions_app.review.api import comments
 from sessions_app.review.api import views as api
 
 urlpatterns = [
     path(SESSION + "changes/", views.show_changes, name="session-changes"),
+    path(SESSION + "changes/comments/", comment_views.change_comments, name="session-comments"),
 ]
 api_urlpatterns = [
     path(SESSION + "review/", api.BranchChangesView.as_view()),

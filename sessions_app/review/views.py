@@ -16,6 +16,7 @@ from executors_app.wire.errors import ExecutorError
 from sessions_app.accounts.requests import UserHttpRequest
 from sessions_app.models import TaskSession
 from sessions_app.pages.shortcuts import find_session, queried_number
+from sessions_app.review.comment_views import comments_context
 from sessions_app.review.rules import wording
 from sessions_app.review.services import read_open_or_saved
 
@@ -31,6 +32,7 @@ def show_changes(request: UserHttpRequest, task_id: uuid.UUID, session_id: uuid.
     """Show what the branch has changed; ``?from=NUMBER`` begins the lines with another file."""
     session = find_session(request, task_id, session_id)
     context = {"session": session, "task": session.task, **_changes(session, queried_number(request, "from") or 0)}
+    context |= comments_context(request, session)
     return render(request, "review/changes.html", context)
 
 
@@ -46,7 +48,7 @@ def _changes(session: TaskSession, first: int) -> dict[str, Any]:
         "sentences": wording.branch_sentences(found),
         "listed": [{**file, "words": wording.change_words(file)} for file in found["files"]],
         "shown": [
-            {**_shown(file, lines.get(file["path"])), "number": number}
+            {**_shown(file, lines.get(file["path"])), "number": number, "new_id": str(uuid.uuid4())}
             for number, file in enumerate(found["files"][first:last], first)
         ],
         "first": first,

@@ -352,6 +352,10 @@ PAGES: Final[Mapping[str, Methods]] = {
     _SESSION_PAGE + "earlier/": {"get": page_reads(), "post": page(405)},
     _SESSION_PAGE + "messages/<uuid:entry_id>/": {"get": page_reads(), "post": page(405)},
     _SESSION_PAGE + "changes/": {"get": page_reads(), "post": page(405)},
+    _SESSION_PAGE + "changes/comments/": {
+        "get": page(405),
+        "post": page_writes(302, action="delete", id="00000000-0000-4000-8000-000000000000"),
+    },
     _SESSION_PAGE + "timeline/": {"get": page_reads(), "post": page(405)},
     _SESSION_PAGE + "timeline/live/": {"get": page_reads(), "post": page(405)},
     _SESSION_PAGE + "edit-prompt/": {

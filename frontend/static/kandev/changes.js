@@ -1,10 +1,12 @@
 // The Changes panel: the whole branch, uncommitted changes, the latest commits, and a form to commit.
 
+import { showComments } from "./comments.js";
 import { coloured } from "./diffs.js";
 import { counted, visible } from "./plain_text.js";
 import { hasFocusInReview, review } from "./review.js";
 import { isShown, whenShown } from "./tabs.js";
 import { dateAndTime } from "./times.js";
+import { loadViewed } from "./viewed.js";
 import { alarm, ask, button, done, fill, look, make, note, onWorkspace, origin, reasonOf, row } from "./workspace.js";
 
 const panel = document.getElementById("panel-changes");
@@ -23,7 +25,7 @@ let shown = 0; // number of the request that is shown; an older answer does not 
 whenShown("changes", () => shown || showChanges());
 onWorkspace((what) => {
   // Do not replace a diff that the user is reading, or a message that the user is writing.
-  const isBusy = what === "content" && (place.querySelector(":scope > .diff") || place.querySelector("textarea")?.value || hasFocusInReview());
+  const isBusy = what === "content" && (place.querySelector(":scope > .diff") || [...panel.querySelectorAll("textarea")].some((field) => field.value) || hasFocusInReview());
   if (isBusy) sayChanged();
   else isShown("changes") ? showChanges() : (shown = 0);
 });
@@ -38,6 +40,7 @@ function sayChanged() {
 
 async function showChanges(...notes) {
   const number = ++shown;
+  showComments();
   try {
     const [status, log, branch] = await Promise.all([
       look(`${panel.dataset.git}status/`), look(`${panel.dataset.git}log/?limit=${PIECE}`), wholeBranch(),
@@ -51,7 +54,7 @@ async function showChanges(...notes) {
 // Without it, because its agentctl is too old for example, everything else is still shown.
 async function wholeBranch() {
   try {
-    const found = await look(panel.dataset.review);
+    const [found] = await Promise.all([look(panel.dataset.review), loadViewed()]);
     return () => review(found);
   } catch (error) {
     return () => [note(`The whole branch cannot be shown. ${reasonOf(error)}`)];

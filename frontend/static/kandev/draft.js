@@ -24,7 +24,7 @@ function kept() {
 }
 
 // randomUUID is missing if the page was loaded over plain HTTP.
-function newId() {
+export function newId() {
   return [...crypto.getRandomValues(new Uint8Array(16))].map((byte) => byte.toString(16).padStart(2, "0")).join("");
 }
 

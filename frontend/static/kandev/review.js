@@ -4,6 +4,7 @@
 import { counted, visible } from "./plain_text.js";
 import { linesOf } from "./review_lines.js";
 import { isShown } from "./tabs.js";
+import { isViewed, setViewed } from "./viewed.js";
 import { alarm, button, look, make, note, reasonOf, row } from "./workspace.js";
 
 const panel = document.getElementById("panel-changes");
@@ -20,9 +21,6 @@ const PROBLEMS = {
   not_found: ({ name }) => `The base ${name} was not found in this workspace, so only what is not committed is compared.`,
   unrelated: ({ name }) => `This branch has no commit in common with ${name}, so every file counts as new.`,
 };
-const [USER] = document.getElementById("session").dataset.draft.split(":");
-const VIEWED = `kandev-viewed:${USER}`; // of all sessions, so that drafts keep their room however many there are
-const MOST_VIEWED = 5000; // versions
 const loaded = new Map(); // version and lines around: the lines of a file
 const bodies = new Map(); // body: its file, while it waits for its lines
 let waiting = [];
@@ -106,37 +104,23 @@ function keysHint() {
   return hint;
 }
 
-// --- what the user has viewed: versions of files, so a file that changes again is not viewed ---
-
-function viewedVersions() {
-  try {
-    const kept = JSON.parse(localStorage.getItem(VIEWED) ?? "[]");
-    return new Set(Array.isArray(kept) ? kept : []);
-  } catch {
-    return new Set();
-  }
-}
-
-function setViewed(version, isViewed) {
-  const kept = viewedVersions();
-  kept.delete(version);
-  if (isViewed) kept.add(version);
-  try {
-    localStorage.setItem(VIEWED, JSON.stringify([...kept].slice(-MOST_VIEWED)));
-  } catch {
-    // It stays marked until the page is left.
-  }
-}
+// --- what the user has viewed ---
 
 function viewedBox(file, body, item) {
   const label = make("label", "viewed");
   const box = make("input");
   box.type = "checkbox";
-  box.checked = viewedVersions().has(file.version);
+  box.checked = isViewed(file);
   box.setAttribute("aria-label", `Viewed ${visible(file.path)}`);
-  box.addEventListener("change", () => {
-    setViewed(file.version, box.checked);
+  box.addEventListener("change", async () => {
     update();
+    try {
+      await setViewed(file, box.checked);
+      box.removeAttribute("aria-invalid");
+    } catch (error) {
+      box.ariaInvalid = "true"; // it stays marked until the page is left
+      box.title = visible(reasonOf(error));
+    }
   });
   label.append(box, "Viewed");
   const mark = make("small", "", "viewed");

@@ -40,7 +40,7 @@ export async function ask(url, { method = "GET", body, headers = {} } = {}) {
   const sent = body === undefined ? {} : { body: JSON.stringify(body) };
   const more = method === "GET" ? {} : { "Content-Type": "application/json", "X-CSRFToken": token.value };
   const response = await fetch(url, { method, headers: { Accept: "application/json", ...more, ...headers }, ...sent });
-  const answer = await response.json();
+  const answer = response.status === 204 ? null : await response.json();
   if (!response.ok) throw Object.assign(new Error(answer.message ?? "The workspace does not answer. Try again in a moment."), { code: answer.code });
   return answer;
 }

@@ -7,10 +7,11 @@ from typing import Any
 import pytest
 from playwright.sync_api import Page, expect
 
-from sessions_app.models import Task, TaskSession
+from sessions_app.models import Prompt, ReviewComment, Task, TaskSession, ViewedVersion
 from tests.pages.accessibility import accessibility_problems
 from tests.pages.browsers import NO_SOCKET
 from tests.pages.world import path_of
+from tests.waiting import eventually
 from tests.workspace.served import Place
 
 pytestmark = [pytest.mark.browser, pytest.mark.django_db(transaction=True)]
@@ -45,7 +46,7 @@ def test_whole_branch_is_shown_against_its_base(visit: Any, session: TaskSession
     expect(code.locator(".lines")).to_contain_text("line 30")
     code.get_by_role("button", name="Show the whole file").click()
     expect(code.locator(".lines")).to_contain_text("line 99")
-    expect(code.get_by_role("button")).to_have_count(0)
+    expect(code.get_by_role("button", name="Show")).to_have_count(0)
     assert ada.unexpected(*NO_SOCKET) == []
 
 
@@ -71,8 +72,7 @@ def test_viewed_file_is_folded_until_it_changes_again(visit: Any, session: TaskS
     code.get_by_label("Viewed code.py").check()
     expect(code.locator(".lines")).to_be_hidden()
     expect(review.locator(".reviewed li").first).to_contain_text("viewed")
-    kept = page.evaluate("Object.keys(localStorage).filter(key => key.startsWith('kandev-viewed'))")
-    assert [key.split(":")[1].isdigit() and key.count(":") for key in kept] == [1], "one for all sessions of a user"
+    eventually(lambda: ViewedVersion.objects.filter(session=session).count() == 1)
 
     page.reload()
     expect(code.get_by_label("Viewed code.py")).to_be_checked()
@@ -114,4 +114,50 @@ def test_commit_keeps_what_is_shown_and_a_branch_without_a_base_says_so(
     page.get_by_role("button", name="Refresh").click()
     expect(review).to_contain_text("The base gone was not found in this workspace")
     expect(review).to_contain_text("0 files not committed")
+    assert ada.unexpected(*NO_SOCKET) == []
+
+
+def test_comments_are_written_at_lines_changed_and_sent_as_one_prompt(
+    visit: Any, session: TaskSession, place: Place
+) -> None:
+    ada = visit()
+    page = ada.open(path_of(session))
+    review = open_changes(page)
+    code = review.locator("article").first
+    code.get_by_role("button", name="Comment on a line of code.py").press("Enter")
+    form = code.locator("form")
+    expect(form.get_by_label("Comment", exact=True)).to_be_focused()
+    expect(form.get_by_label("Line before the change")).to_have_value("51")
+    form.get_by_label("Comment", exact=True).fill("This was right.")
+    page.keyboard.press("Control+Enter")
+    comments = page.locator("#comments")
+    expect(comments.locator(".remark")).to_contain_text(["code.py, line 51 before the change ada"])
+    expect(code.locator(".lines .remark")).to_contain_text("This was right.")
+
+    code.locator("[data-side=new][data-line='49']").click(position={"x": 5, "y": 5})
+    expect(form.get_by_label("Line", exact=True)).to_have_value("49")
+    code.locator("[data-side=new][data-line='51']").click(position={"x": 5, "y": 5}, modifiers=["Shift"])
+    expect(form.get_by_label("to line")).to_have_value("51")
+    form.get_by_label("Comment", exact=True).fill("Why <b>\u202e?")
+    assert accessibility_problems(page) == []
+    form.get_by_role("button", name="Add comment").click()
+    expect(comments).to_contain_text("Comments to send (2)")
+    expect(comments.locator(".remark").nth(1)).to_contain_text("Why <b>⟦RLO⟧?")
+    assert ReviewComment.objects.get(first_line=49).excerpt == "line 48\nline 49\nchanged <b>⟦RLO⟧"
+
+    comments.get_by_role("button", name="Edit the comment on code.py, lines 49 to 51").click()
+    comments.get_by_role("textbox").fill("Why not?")
+    comments.get_by_role("button", name="Save").click()
+    expect(comments).to_contain_text("Why not?")
+    comments.get_by_role("button", name="Delete the comment on code.py, line 51 before the change").click()
+    expect(comments).to_contain_text("Comments to send (1)")
+    (place.workspace / "code.py").write_text("other\n")
+    page.get_by_role("button", name="Refresh").click()
+    expect(comments).to_contain_text("Outdated: these lines have changed since.")
+    comments.get_by_role("button", name="Send 1 comment").click()
+    expect(comments.get_by_role("status")).to_have_text("1 comment sent as one prompt.")
+    comments.get_by_text("Sent comments (1)").click()
+    expect(comments).to_contain_text("Its prompt is in the queue.")
+    assert Prompt.objects.filter(session=session).latest("id").text.endswith("Why not?")
+    assert accessibility_problems(page) == []
     assert ada.unexpected(*NO_SOCKET) == []
