@@ -5,6 +5,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 from typing import Final
 
@@ -13,6 +14,7 @@ from django.utils import timezone
 
 from executors_app.machine import crash_points
 from executors_app.repositories import branch_merge
+from executors_app.repositories.bare import OBJECT_ID
 from executors_app.repositories.branch_merge import MergePreview, MergeRequest
 from executors_app.repositories.team import TeamRepository
 from executors_app.wire.errors import ExecutorError
@@ -122,6 +124,13 @@ class Uncommitted:
     head: str = ""
     """The commit that the workspace is at; empty if it is not known."""
     is_known: bool = True
+    saved_at: datetime | None = None
+    """When that was saved, if the workspace is not open: it may have changed since. None: it is as of now."""
+
+    @property
+    def is_clean(self) -> bool:
+        """Whether nothing is uncommitted."""
+        return self.is_known and not self.paths
 
 
 def read_uncommitted(session: TaskSession) -> Uncommitted:
@@ -132,7 +141,12 @@ def read_uncommitted(session: TaskSession) -> Uncommitted:
         except (ExecutorError, OSError):
             continue
         paths = tuple(file["path"] for file in found["files"] if file["uncommitted"])
-        return Uncommitted(paths, found.get("head") or "")
+        head, saved = found.get("head") or "", found.get("kept")
+        if saved is None:
+            return Uncommitted(paths, head)
+        if saved["commit"] == head:
+            break  # no snapshot was taken of this commit, and the commit says nothing of what is beside it
+        return Uncommitted(paths, head, saved_at=datetime.fromisoformat(saved["at"]))
     return Uncommitted(is_known=False)
 
 
@@ -147,6 +161,10 @@ def request_merge(
         raise ReadOnly("Only staff, the team’s admins and teams with the permission merge_branches can merge.")
     if strategy not in list(Strategy):
         raise Invalid("strategy must be merge, squash or rebase.", field="strategy")
+    for field, commit in (("branch_commit", branch_commit), ("target_commit", target_commit)):
+        if not OBJECT_ID.fullmatch(commit):
+            raise Invalid(f"{field} must be the full id of a commit.", field=field)
+    message = message.replace("\0", "").replace("\r\n", "\n")  # forms send lines as Windows does
     if len(message) > MESSAGE_LIMIT:
         raise Invalid(f"message must have at most {MESSAGE_LIMIT} characters.", field="message")
     earlier = _same_merge(session, branch_commit, target_commit)

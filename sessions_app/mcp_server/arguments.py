@@ -47,6 +47,23 @@ class SessionArguments(Arguments):
     session_id: SessionId
 
 
+class PreviewMergeArguments(SessionArguments):
+    """A merge that is only looked at."""
+
+    strategy: Annotated[Literal["merge", "squash", "rebase"], Field(description="How it would be merged.")] = "merge"
+
+
+class MergeSessionArguments(SessionArguments):
+    """A merge of the commit that was reviewed."""
+
+    strategy: Annotated[Literal["merge", "squash", "rebase"], Field(description="How it is merged.")]
+    branch_commit: Annotated[str, Field(max_length=64, description="The reviewed commit of the branch.")]
+    target_commit: Annotated[str, Field(max_length=64, description="The commit of the base, from preview_merge.")]
+    message: Annotated[
+        str, Field(max_length=20_000, description="Message of the commit; empty: the suggested message.")
+    ] = ""
+
+
 class PageArguments(Arguments):
     """Names a page of a list."""
 

@@ -324,6 +324,36 @@ class PermissionAnswer(BaseModel):
     ]
 
 
+class MergePreview(BaseModel):
+    """What merging a branch would do now; ``problem`` is empty if it can be merged."""
+
+    session_id: UUID
+    branch: str
+    branch_commit: str
+    target: str
+    target_commit: str
+    ahead: int | None
+    behind: int | None
+    conflicts: list[str]
+    uncommitted: Annotated[list[str] | None, Field(description="Files that are not committed; null: not known.")]
+    problem: str
+    message: str
+    suggested_message: str
+
+
+class Merge(BaseModel):
+    """A merge that was requested: state is requested, applying, done, refused or unknown."""
+
+    session_id: UUID
+    state: str
+    branch_commit: str
+    target: str
+    result_commit: str
+    error_code: str
+    error_message: str
+    conflicts: list[str]
+
+
 class ActionResult(BaseModel):
     """A session after a request, which is carried out in the background."""
 

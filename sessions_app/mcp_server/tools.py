@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from pydantic import BaseModel
 
-from sessions_app.mcp_server import acting, arguments, reading, results
+from sessions_app.mcp_server import acting, arguments, merging, reading, results
 
 INSTRUCTIONS: Final = """\
 Kandev runs coding agents. A task is a piece of work in a git repository; a session is one agent in a git worktree of \
@@ -174,6 +174,27 @@ TOOLS: Final[Sequence[Tool]] = (
         arguments.SessionArguments,
         results.ActionResult,
         acting.stop_session,
+        is_destructive=True,
+    ),
+    Tool(
+        "preview_merge",
+        "Preview a merge",
+        "Say what merging a session's branch into the base of its task would do: how many commits, conflicts by file, "
+        "uncommitted files that would be left out, and the two commits that merge_session needs. Changes nothing.",
+        arguments.PreviewMergeArguments,
+        results.MergePreview,
+        merging.preview_merge,
+        reads_only=True,
+    ),
+    Tool(
+        "merge_session",
+        "Merge a session's branch",
+        "Merge, squash or rebase the reviewed commit of a session's branch into the base of its task. Ask your user "
+        "first. Name both commits as preview_merge returned them: if one has moved, nothing is changed. The merge is "
+        "made in the background; call again with the same commits to see its state.",
+        arguments.MergeSessionArguments,
+        results.Merge,
+        merging.merge_session,
         is_destructive=True,
     ),
 )

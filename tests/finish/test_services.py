@@ -99,7 +99,7 @@ def test_second_merge_waits_for_the_end_of_the_first(merged: Mergeable) -> None:
     assert merged.session.finish_intents.get().id == first.id
 
 
-@pytest.mark.parametrize("values", [{"strategy": "octopus"}, {"message": "x" * 20_001}])
+@pytest.mark.parametrize("values", [{"strategy": "octopus"}, {"message": "x" * 20_001}, {"branch_commit": "main\0"}])
 def test_invalid_requests_are_refused(merged: Mergeable, values: dict[str, Any]) -> None:
     with pytest.raises(Invalid):
         merged.request(**values)

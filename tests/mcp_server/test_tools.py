@@ -36,6 +36,7 @@ ARGUMENTS: dict[str, dict[str, Any]] = {
     "prompt_session": {"text": "Paint it", "message_id": "one"},
     "answer_permission": {"permission_id": PERMISSION, "option_id": "allow"},
     "wait_for_turn": {"timeout_seconds": 1},
+    "merge_session": {"strategy": "merge", "branch_commit": "a" * 40, "target_commit": "b" * 40},
 }
 SESSION_TOOLS = [tool for tool in TOOLS if issubclass(tool.arguments_type, arguments.SessionArguments)]
 WRITING_TOOLS = [tool for tool in TOOLS if not tool.reads_only]

@@ -142,6 +142,11 @@ API: Final[Mapping[str, Methods]] = {
     _SESSION + "git/status/": {"get": reads(503)},
     _SESSION + "git/diff/": {"get": reads(503)},
     _SESSION + "git/log/": {"get": reads(503)},
+    _SESSION + "merge/": {
+        "get": reads(),
+        "post": writes(403, strategy="merge", branch_commit="a" * 40, target_commit="b" * 40),
+    },
+    _SESSION + "finish/": {"get": reads()},
     _SESSION + "review/": {"get": reads(503)},
     _SESSION + "review/hunks/": {"get": reads(503).asking("path=x")},
     _SESSION + "review/comments/": {
@@ -351,6 +356,9 @@ PAGES: Final[Mapping[str, Methods]] = {
     _SESSION_PAGE + "live/": {"get": page_reads(), "post": page(405)},
     _SESSION_PAGE + "earlier/": {"get": page_reads(), "post": page(405)},
     _SESSION_PAGE + "messages/<uuid:entry_id>/": {"get": page_reads(), "post": page(405)},
+    _SESSION_PAGE + "finish/": {"get": page_reads(), "post": page_writes(302)},
+    _SESSION_PAGE + "finish/live/": {"get": page_reads(), "post": page(405)},
+    _SESSION_PAGE + "finish/conflicts/": {"get": page(405), "post": page_writes(302)},
     _SESSION_PAGE + "changes/": {"get": page_reads(), "post": page(405)},
     _SESSION_PAGE + "changes/comments/": {
         "get": page(405),

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Sequence
-from typing import Final
+from collections.abc import Mapping, Sequence
+from typing import Final, Protocol
 
-from sessions_app.finish.rules.finish import FinishState, Strategy, branch_name
+from sessions_app.finish.rules.finish import FinishKind, FinishState, Strategy, branch_name
 
 STRATEGY_LABELS: Final = {
     Strategy.MERGE: "Merge: keep all commits and add a merge commit",
     Strategy.SQUASH: "Squash: add one commit with all changes",
     Strategy.REBASE: "Rebase: repeat each commit on the base",
 }
-STATE_LABELS: Final = {
+STATE_LABELS: Final[Mapping[str, tuple[str, str]]] = {
     FinishState.REQUESTED: ("Waiting for the supervisor", "busy"),
     FinishState.APPLYING: ("Being carried out", "busy"),
     FinishState.DONE: ("Done", "good"),
@@ -34,6 +34,25 @@ def squash_message(title: str, subjects: Sequence[str]) -> str:
     if len(subjects) > _MESSAGE_SUBJECTS:
         listed.append("* …")
     return "\n".join([title, "", *listed]).strip()
+
+
+class DescribedIntent(Protocol):
+    """What is said about a merge or push."""
+
+    kind: str
+    strategy: str
+    target_ref: str
+    branch_commit: str
+    expected_commit: str
+
+
+def intent_sentence(intent: DescribedIntent) -> str:
+    """Return what a merge or push does, naming the commits that it is bound to."""
+    target, commit = branch_name(intent.target_ref), intent.branch_commit[:12]
+    if intent.kind == FinishKind.PUSH:
+        return f"Push {commit} to {target}"
+    verb = {Strategy.SQUASH: "Squash", Strategy.REBASE: "Rebase"}.get(Strategy(intent.strategy), "Merge")
+    return f"{verb} {commit} into {target} at {intent.expected_commit[:12]}"
 
 
 def command_by_hand(path: str, strategy: str, branch_commit: str, target_commit: str) -> str:
