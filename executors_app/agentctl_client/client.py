@@ -409,6 +409,13 @@ class AgentctlClient:
         """List a directory of the workspace: ``{path, entries: [{name, type, size}], truncated}``."""
         return await self._wire.get("/files", {"path": path})
 
+    async def search_files(self, query: str) -> dict[str, Any]:
+        """Return the paths with the letters of ``query``: ``{query, entries: [{path, type}], truncated}``.
+
+        Raises AgentctlOutdated if agentctl is of a release that cannot.
+        """
+        return await self._since_1_1("/files/search", [("query", query)])
+
     async def read_file(self, path: str) -> dict[str, Any]:
         """Read a file of the workspace: ``{path, size, encoding: "utf-8" | "base64", content, truncated}``."""
         return await self._wire.get("/files/content", {"path": path})

@@ -26,11 +26,14 @@ from executors_app.repositories.team import TeamRepository
 from executors_app.repositories.workspace_store import execution_storage
 from executors_app.wire.errors import ExecutorError, NotKept, RepositoryUnusable, RuntimeUnavailable
 from executors_app.wire.file_content import describe_content
+from executors_app.wire.path_search import PathIndex
 
 CONTENT_LIMIT: Final = 1 << 20
 LIST_LIMIT: Final = 4 << 20
 _MAX_SUBMODULES: Final = 20
 """Submodules of saved work that are shown; each takes a git of its own."""
+_MAX_SEARCHED: Final = 20_000
+"""Files that are searched by name: each search lists them again."""
 _MAX_FILES: Final = 200
 """Files that are named in each of them."""
 _TOO_LARGE: Final = {Cause.MEMORY, Cause.TIME, Cause.OUTPUT, Cause.FILE_SIZE}
@@ -137,6 +140,14 @@ def list_saved_directory(kept: SavedWork, path: str) -> dict[str, Any]:
             entry["type"] = "directory"
     entries.sort(key=lambda entry: entry["name"])
     return {"path": path, "entries": entries, "truncated": len(listed) == LIST_LIMIT, **kept.kept_field()}
+
+
+def search_saved_files(kept: SavedWork, query: str) -> dict[str, Any]:
+    """Return ``{query, entries: [{path, type}], truncated, kept}``, the best first; raises NotKept."""
+    listed = read_saved_git(kept, "ls-tree", "-r", "-z", "--name-only", "--full-tree", kept.files)
+    names, is_cut = listed.split(b"\0")[:-1], len(listed) == LIST_LIMIT
+    index = PathIndex.from_listing(names, truncated=is_cut, limit=_MAX_SEARCHED)
+    return {**index.search(query), **kept.kept_field()}
 
 
 def read_saved_content(kept: SavedWork, path: str) -> dict[str, Any]:

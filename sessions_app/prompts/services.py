@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from django.contrib.auth.models import User
+from django.db.models.functions import Length
 from django.db.transaction import on_commit
 
 from executors_app.machine import crash_points
@@ -82,6 +83,10 @@ from sessions_app.workspace.services import workspace_notes
 GIVEN_UP_MESSAGE = "This session was given up. Choose “Try again” first, then send your prompt."
 MAX_QUEUED: Final = 200
 """Prompts that may wait in a session's queue when another one is queued: its page shows all, and a move locks all."""
+HISTORY_LENGTH: Final = 50
+"""Earlier prompts of a user that the composer offers."""
+HISTORY_TEXT: Final = 10_000
+"""Characters of the longest of them."""
 TEXT_LIMIT = 1024 * 1024
 """Maximum number of characters of a prompt."""
 UNSTORABLE_CHARACTERS = re.compile("[\0\ud800-\udfff]")
@@ -175,6 +180,14 @@ def add_to_queue(
     _want_in_turn(transaction, row, turn)
     _reach_prompt_points(transaction.session.id)
     return row
+
+
+def earlier_prompts(session: TaskSession, by: User) -> list[str]:
+    """Return the texts that a user has sent to a session, the newest first, each once, within ``HISTORY_LENGTH``."""
+    own = session.prompts.filter(kind=PromptKind.USER, by=by, of_workflow=False)
+    short = own.annotate(length=Length("text")).filter(length__lte=HISTORY_TEXT)
+    newest = short.order_by("-id").values_list("text", flat=True)[:HISTORY_LENGTH]
+    return list(dict.fromkeys(newest))
 
 
 def _reach_prompt_points(session_id: uuid.UUID) -> None:

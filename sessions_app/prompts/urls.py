@@ -1,4 +1,4 @@
-"""URLs of prompts: the page that edits one, and the API."""
+"""URLs of prompts: the page that edits one, earlier prompts for the composer, and the API."""
 
 from __future__ import annotations
 
@@ -7,7 +7,10 @@ from django.urls import path
 from sessions_app.kernel.addresses import SESSION
 from sessions_app.prompts import api, views
 
-urlpatterns = [path(SESSION + "edit-prompt/", views.edit_prompt, name="session-edit-prompt")]
+urlpatterns = [
+    path(SESSION + "edit-prompt/", views.edit_prompt, name="session-edit-prompt"),
+    path(SESSION + "prompt-history/", views.prompt_history, name="session-prompt-history"),
+]
 
 api_urlpatterns = [
     path(SESSION + "prompt/", api.PromptCreateView.as_view()),

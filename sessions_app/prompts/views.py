@@ -1,4 +1,4 @@
-"""The page on which a queued prompt is edited."""
+"""The page on which a queued prompt is edited, and earlier prompts for the composer."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from django.contrib import messages
 from django.http import HttpResponse, JsonResponse
 from django.shortcuts import redirect, render
 from django.views.decorators.cache import never_cache
-from django.views.decorators.http import require_http_methods
+from django.views.decorators.http import require_http_methods, require_safe
 
 from sessions_app.accounts.authorization import may_write_session
 from sessions_app.accounts.requests import UserHttpRequest
@@ -76,6 +76,14 @@ def _show_again(
     if is_queued:
         context |= {"version": error.details["version"], "current_text": error.details["text"]}
     return render(request, "prompts/edit_prompt.html", context, status=409)
+
+
+@never_cache
+@require_safe
+def prompt_history(request: UserHttpRequest, task_id: uuid.UUID, session_id: uuid.UUID) -> JsonResponse:
+    """Return ``{prompts: [text]}``: what the user has sent to this session, the newest first, each text once."""
+    row = find_session(request, task_id, session_id)
+    return JsonResponse({"prompts": prompts.earlier_prompts(row, request.user)})
 
 
 def _number(text: str | None) -> int:

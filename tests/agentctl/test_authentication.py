@@ -29,6 +29,7 @@ ENDPOINTS = [
     ("POST", "/shutdown"),
     ("GET", "/events?generation=1"),
     ("GET", "/files"),
+    ("GET", "/files/search?query=x"),
     ("GET", "/files/content?path=x"),
     ("GET", "/none/such"),
     ("DELETE", "/status"),

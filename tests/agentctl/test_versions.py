@@ -129,10 +129,11 @@ def test_client_can_hold_a_conversation_with_an_agentctl(older: Path, tmp_path: 
     }
 
 
-async def test_agentctl_that_cannot_list_a_branch_is_named_as_outdated(older: Path, tmp_path: Path) -> None:
+async def test_agentctl_that_cannot_list_or_search_is_named_as_outdated(older: Path, tmp_path: Path) -> None:
     with agentctl_of(older, tmp_path / "place") as url:
         client = AgentctlClient(url, TOKEN, EXECUTION, generation=1)
-        for call in (client.branch_changes("main"), client.branch_hunks("main", ["README.md"], 3)):
+        branch = (client.branch_changes("main"), client.branch_hunks("main", ["README.md"], 3))
+        for call in (*branch, client.search_files("README")):
             with pytest.raises(AgentctlOutdated, match="newer agentctl"):
                 await call
 

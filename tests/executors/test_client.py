@@ -107,6 +107,7 @@ CALLS: list[tuple[str, tuple[Any, ...], tuple[str, str, Any]]] = [
     ("answer", ("a", None), ("POST", "/permissions/a", {"option_id": None})),
     ("agent_session", (), ("GET", "/agent/session", b"")),
     ("list_files", ("a b",), ("GET", "/files?path=a+b", b"")),
+    ("search_files", ("a&b",), ("GET", "/files/search?query=a%26b", b"")),
     ("read_file", ("a&b",), ("GET", "/files/content?path=a%26b", b"")),
     ("write_file", ("x", b"\0data"), ("PUT", "/files/content?path=x", b"\0data")),
     ("git", ("diff",), ("GET", "/git/diff", b"")),

@@ -135,6 +135,7 @@ API: Final[Mapping[str, Methods]] = {
     _SESSION + "receipts/": {"get": reads()},
     _SESSION + "runs/": {"get": reads()},
     _SESSION + "files/": {"get": reads(503)},
+    _SESSION + "files/search/": {"get": reads(503).asking("query=x")},
     _SESSION + "files/content/": {
         "get": reads(503).asking("path=x"),
         "put": Row((401, 404, 403, 403, 404), {"content": "x"}, query="path=x"),
@@ -370,6 +371,7 @@ PAGES: Final[Mapping[str, Methods]] = {
         "get": page_reads(302),
         "post": page_writes(302, message_id="queued", text="Go on", version=1),
     },
+    _SESSION_PAGE + "prompt-history/": {"get": page_reads(), "post": page(405)},
     _SESSION_PAGE + "prompt/": {"get": page(405), "post": page_writes(302, message_id="m", text="Go on")},
     _SESSION_PAGE + "waits/": {"get": page(405), "post": page_writes(302)},
     _SESSION_PAGE + "waits/again/": {"get": page(405), "post": page_writes(302)},

@@ -23,6 +23,12 @@ def put(api: APIClient, served: Served, path: str, body: Any, expected: str | No
     return api.put(f"{served.url('files/content/')}?path={path}", body, headers=headers, **raw)
 
 
+def test_file_is_found_by_a_few_letters(served: Served, api: APIClient) -> None:
+    found = api.get(served.url("files/search/"), {"query": "rdm"}).json()
+    assert found == {"query": "rdm", "entries": [{"path": "README", "type": "file"}], "truncated": False}
+    assert api.get(served.url("files/search/"), {"query": "x" * 65}).status_code == 400
+
+
 def test_file_is_read_written_and_committed(served: Served, api: APIClient) -> None:
     read = api.get(served.url("files/content/"), {"path": "README"}).json()
     assert (read["content"], read["binary"]) == ("hello\n", False)

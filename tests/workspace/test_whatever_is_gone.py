@@ -25,7 +25,8 @@ from tests.workspace.trees import git_of, make_six
 NOWHERE = "http://127.0.0.1:1"
 HISTORY = ("messages/", "events/", "receipts/", "runs/", "prompts/", "permissions/", "status/", "")
 REVIEWED = "review/hunks/?path=one"
-WORKSPACE = ("files/", "files/content/?path=one", "git/status/", "git/diff/", "git/log/", "review/", REVIEWED)
+SEARCHED = "files/search/?query=one"
+WORKSPACE = ("files/", SEARCHED, "files/content/?path=one", "git/status/", "git/diff/", "git/log/", "review/", REVIEWED)
 
 
 @pytest.fixture
@@ -128,6 +129,7 @@ def test_history_diffs_and_files_are_available(
     assert kept["files/content/?path=one"]["content"] == "after\n"
     names = {entry["name"] for entry in kept["files/"]["entries"]}
     assert {"one", "two", "three", "staged", "untracked", "with space\nand line"} <= names
+    assert kept[SEARCHED]["entries"] == [{"path": "one", "type": "file"}]
     status = kept["git/status/"]
     assert [len(status[part]) for part in ("staged", "unstaged", "untracked")] == [1, 3, 2]
     assert "-before\n+after\n" in kept["git/diff/"]["unstaged"]

@@ -140,6 +140,7 @@ class WorkspaceApi:
         """Return all routes of the workspace."""
         return [
             web.get("/files", self._at_path(list_directory)),
+            web.get("/files/search", self._search),
             web.get("/files/content", self._at_path(read_content)),
             web.put("/files/content", self._write),
             web.get("/git/status", self._status),
@@ -171,6 +172,10 @@ class WorkspaceApi:
             return json_response(await self._on_workspace(read, self._workspace.root, path))
 
         return handle
+
+    async def _search(self, request: web.Request) -> web.Response:
+        query = request.query.get("query", "")
+        return json_response(await self._on_workspace(self._workspace.file_search.search, query))
 
     async def _write(self, request: web.Request) -> web.Response:
         content, expected = await request.read(), _expected_hash(request)

@@ -15,6 +15,7 @@ from typing import IO, Any, Final, ParamSpec, TypeVar
 
 from executors_app.agentctl.workspace import branch_review
 from executors_app.agentctl.workspace.agent_preparation import Notice, prepare_workspace
+from executors_app.agentctl.workspace.file_search import FileSearch
 from executors_app.agentctl.workspace.preparation import WorkspacePreparation
 from executors_app.agentctl.workspace.shells import ShellManager
 from executors_app.machine.git import git_directory, workspace_root
@@ -50,6 +51,7 @@ class Workspace:
         self.root = root
         self.preparation = preparation
         self.git = WorkspaceGit(root, marker)
+        self.file_search = FileSearch(self.git)
         self.shells = ShellManager(root, marker)
         self.dirty: bool | None = None
         """Whether there were uncommitted changes at the last check; None before the first."""

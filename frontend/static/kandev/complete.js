@@ -1,5 +1,6 @@
-// Completion in the composer: "@" offers the files of the workspace, one directory at a time, and "/" at the beginning
-// of a prompt offers the agent's own commands. A listbox that the keyboard of the text field operates.
+// Completion in the composer: "@" offers files of the workspace by a few letters of their path, or one directory at a
+// time, and "/" at the beginning of a prompt offers the agent's own commands. A listbox that the keyboard of the text
+// field operates.
 
 import { look, make } from "./workspace.js";
 
@@ -8,11 +9,14 @@ const text = document.getElementById("text");
 const list = document.getElementById("completions");
 const MOST = 50;
 const FRESH = 5000; // milliseconds for which a directory is not read again
+const PAUSE = 120; // milliseconds of typing for which no search is started
+const HIDDEN = /[\p{C}\p{Zl}\p{Zp}\ufffd]/u; // in a name, it could not be typed as it is shown
 
 let offers = []; // [{ label, detail, value, goesOn }]
 let chosen = 0;
 let span = null; // [from, to] of the text that a suggestion replaces
 let newest = 0; // number of the newest request; an older answer is not shown
+let canSearch = true; // an agentctl of an older release cannot
 const directories = new Map();
 
 export function begin() {
@@ -29,12 +33,12 @@ export function begin() {
   });
 }
 
-async function update() {
+async function update({ detail }) {
   const request = ++newest;
-  const found = wanted();
+  const found = detail === "history" ? null : wanted();
   if (!found) return close();
   try {
-    const offered = await found.offer();
+    const offered = await found.offer(() => request === newest);
     if (request !== newest) return;
     span = [found.from, text.selectionStart];
     show(offered);
@@ -47,20 +51,40 @@ function wanted() {
   if (text.selectionStart !== text.selectionEnd) return null;
   const before = text.value.slice(0, text.selectionStart);
   const path = /(?:^|\s)@([^\s@]*)$/.exec(before);
-  if (path) return { from: before.length - path[1].length, offer: () => files(path[1]) };
+  if (path) return { from: before.length - path[1].length, offer: (isWanted) => files(path[1], isWanted) };
   const command = /^\/([\w:.-]*)$/.exec(before);
   return command && { from: 1, offer: () => commands(command[1]) };
 }
 
-async function files(typed) {
+async function files(typed, isWanted) {
+  if (!typed || typed.endsWith("/") || !canSearch) return inDirectory(typed);
+  await new Promise((resume) => setTimeout(resume, PAUSE));
+  if (!isWanted()) return [];
+  try {
+    const { entries } = await look(`${panel.dataset.files}search/?query=${encodeURIComponent(typed)}`);
+    return entries.map(({ path, type }) => ({ label: path, value: written(path, type), goesOn: type === "directory" }));
+  } catch (error) {
+    if (error.code === "agentctl_outdated") canSearch = false;
+    return inDirectory(typed);
+  }
+}
+
+// As it is written in the prompt: quoted, where it would otherwise seem to end at a space.
+function written(path, type) {
+  const name = /\s/.test(path) ? `"${path}"` : path;
+  return type === "directory" ? name : `${name} `;
+}
+
+async function inDirectory(typed) {
   const at = typed.lastIndexOf("/") + 1;
   const start = typed.slice(at).toLowerCase();
   const entries = await directory(typed.slice(0, Math.max(at - 1, 0)));
-  const fits = entries.filter(({ name }) => name !== ".git" && name.toLowerCase().includes(start));
+  const fits = entries.filter(({ name }) => name !== ".git" && !HIDDEN.test(name) && name.toLowerCase().includes(start));
   fits.sort((one, other) => startsWith(other, start) - startsWith(one, start) || one.name.localeCompare(other.name));
   return fits.map(({ name, type }) => {
     const goesOn = type === "directory";
-    return { label: goesOn ? `${name}/` : name, value: `${typed.slice(0, at)}${name}${goesOn ? "/" : " "}`, goesOn };
+    const path = `${typed.slice(0, at)}${name}${goesOn ? "/" : ""}`;
+    return { label: goesOn ? `${name}/` : name, value: written(path, type), goesOn };
   });
 }
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from rest_framework import serializers
 
+from executors_app.wire.path_search import FILE, FOLDER, MAX_QUERY
 from sessions_app.api.base_views import MAX_BODY
 from sessions_app.api.serializers.common import KeptQuerySerializer, SizedListField, StrictCharField
 
@@ -38,6 +39,27 @@ class FolderSerializer(ShownSerializer):
 
     path = serializers.CharField()
     entries = EntrySerializer(many=True)
+    truncated = serializers.BooleanField()
+
+
+class SearchQuerySerializer(KeptQuerySerializer):
+    """Letters of a path, in their order."""
+
+    query = StrictCharField(max_length=MAX_QUERY, allow_blank=True, trim_whitespace=False)
+
+
+class FoundFileSerializer(serializers.Serializer[Any]):
+    """A file, or a directory, whose path ends with a slash."""
+
+    path = serializers.CharField()
+    type = serializers.ChoiceField(choices=[FILE, FOLDER])
+
+
+class FileSearchSerializer(ShownSerializer):
+    """What a search has found; ``truncated``: not all files of the workspace were searched."""
+
+    query = serializers.CharField()
+    entries = FoundFileSerializer(many=True)
     truncated = serializers.BooleanField()
 
 

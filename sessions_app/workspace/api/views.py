@@ -18,6 +18,7 @@ from executors_app.repositories.recovery_refs import (
     saved_diff,
     saved_log,
     saved_status,
+    search_saved_files,
 )
 from sessions_app.accounts import authorization
 from sessions_app.accounts.requests import UserRequest
@@ -35,11 +36,13 @@ from sessions_app.workspace.api.serializers import (
     CommitRequestSerializer,
     CommittedSerializer,
     FileContentSerializer,
+    FileSearchSerializer,
     FolderSerializer,
     GitDiffSerializer,
     GitLogSerializer,
     GitStatusSerializer,
     LogQuerySerializer,
+    SearchQuerySerializer,
     WriteRequestSerializer,
     WrittenSerializer,
 )
@@ -79,6 +82,21 @@ class FolderView(SessionApiView):
         if query["kept"]:
             return Response(list_saved_directory(find_saved_work(self.session), query["path"]))
         return Response(ask_agentctl(self.session, lambda client: client.list_files(query["path"])))
+
+
+class FileSearchView(SessionApiView):
+    """Finding files of the workspace by a few letters."""
+
+    @document_responses({200: FileSearchSerializer}, 400, 404, 409, 503, parameters=[SearchQuerySerializer])
+    def get(self, request: UserRequest, task_id: uuid.UUID, session_id: uuid.UUID) -> Response:
+        """Find files and directories whose path has the letters of `query` in this order, the best first.
+
+        Files that git ignores are not found, and neither are names that contain characters which cannot be shown.
+        """
+        query = self.query(SearchQuerySerializer)
+        if query["kept"]:
+            return Response(search_saved_files(find_saved_work(self.session), query["query"]))
+        return Response(ask_agentctl(self.session, lambda client: client.search_files(query["query"])))
 
 
 class FileContentView(SessionApiView):
