@@ -17,6 +17,7 @@ from sessions_app.finish import admin as finish_admin
 from sessions_app.kernel import admin as kernel_admin
 from sessions_app.maintenance import admin as maintenance_admin
 from sessions_app.metrics import admin as metrics_admin
+from sessions_app.navigation import admin as navigation_admin
 from sessions_app.permissions import admin as permissions_admin
 from sessions_app.prompts import admin as prompts_admin
 from sessions_app.recovery import admin as recovery_admin
@@ -41,6 +42,7 @@ __all__ = [
     "kernel_admin",
     "maintenance_admin",
     "metrics_admin",
+    "navigation_admin",
     "permissions_admin",
     "prompts_admin",
     "recovery_admin",

@@ -1,4 +1,4 @@
-"""The sessions and tasks that a user moves between: the newest ones, and those that match what was typed.
+"""The sessions and tasks that a user moves between: listed, found by what was typed, and marked as seen or pinned.
 
 Each list is bounded and takes a constant number of queries.
 """
@@ -8,14 +8,16 @@ from __future__ import annotations
 import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final
+from enum import StrEnum
+from typing import Any, Final
 
 from django.contrib.auth.models import User
-from django.db.models import Q, QuerySet
+from django.db.models import OuterRef, Q, QuerySet, Subquery
+from django.utils import timezone
 
 from sessions_app.board.services.board import annotate_needs, session_rows
 from sessions_app.kernel.rules.states import TaskState
-from sessions_app.models import Task, TaskSession
+from sessions_app.models import AttentionItem, Message, SessionMark, Task, TaskSession
 from sessions_app.sessions.rules.situation_facts import Label
 from sessions_app.sessions.rules.situations import status_label
 from sessions_app.sessions.services.queries import SECRET_FIELDS
@@ -26,7 +28,19 @@ MAX_QUERY: Final = 200
 """Characters of a query that are used."""
 NEWEST_TASKS: Final = 30
 """Tasks whose sessions are offered before anything is typed."""
+MAX_LISTED: Final = 40
+"""Sessions in the list beside a conversation: of each reason to be there."""
+_NEEDS: Final = ("asks", "questions", "doubts", "cut_short", "overdue", "raised")
+"""Annotations of ``annotate_needs`` that say that a person has to do something."""
 _OVER: Final = (TaskState.DONE, TaskState.CANCELLED)
+
+
+class ListGroup(StrEnum):
+    """Parts of the list of sessions, in their order."""
+
+    PINNED = "Pinned"
+    NEEDS = "Needs you"
+    OTHERS = "Sessions"
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +49,17 @@ class ListedSession:
 
     session: TaskSession
     label: Label
+    needs_person: bool = False
+    is_pinned: bool = False
+    is_unread: bool = False
+    """Whether something was said in it since the user last saw it."""
+
+    @property
+    def group(self) -> ListGroup:
+        """Where it is in the list."""
+        if self.is_pinned:
+            return ListGroup.PINNED
+        return ListGroup.NEEDS if self.needs_person else ListGroup.OTHERS
 
 
 def find_tasks(user: User, text: str) -> list[Task]:
@@ -66,9 +91,64 @@ def _newest_ids(sessions: QuerySet[TaskSession], user: User) -> list[uuid.UUID]:
     return list(of_tasks.values_list("id", flat=True)[:NEWEST_TASKS])
 
 
+def list_sessions(user: User, current: uuid.UUID | None) -> list[ListedSession]:
+    """Return the sessions beside a conversation: pinned ones, those that need a person, the newest, and ``current``.
+
+    In the order of their groups, and in each the newest first, so that no row moves while its agent works.
+    """
+    visible = TaskSession.objects.visible_to(user)
+    pinned = visible.filter(user_marks__user=user, user_marks__pinned_at__isnull=False)
+    items = AttentionItem.objects.filter(resolved_at=None, session__in=visible, task__archived_at=None)
+    needing = items.exclude(task__state__in=_OVER).order_by("-created_at").values_list("session", flat=True)
+    ids = list(pinned.order_by("-created_at").values_list("id", flat=True)[:MAX_LISTED])
+    ids += [*needing[:MAX_LISTED], *_newest_ids(visible, user)]
+    if current is not None:
+        ids += visible.filter(id=current).values_list("id", flat=True)
+    listed = describe_sessions(list(dict.fromkeys(ids)), user)
+    listed.sort(key=lambda each: (each.session.created_at, each.session.id), reverse=True)
+    return sorted(listed, key=lambda each: list(ListGroup).index(each.group))
+
+
 def describe_sessions(ids: Sequence[uuid.UUID], user: User) -> list[ListedSession]:
-    """Return the sessions with these ids in their order, with their labels; a constant number of queries."""
+    """Return the sessions with these ids in their order, with labels and marks; a constant number of queries."""
+    newest = Message.objects.filter(session=OuterRef("pk")).order_by("-seq").values("seq")[:1]
     rows = TaskSession.objects.filter(id__in=ids).select_related("task", "agent_profile")
-    sessions = {each.id: each for each in annotate_needs(rows.defer("task__description", *SECRET_FIELDS), user)}
+    rows = annotate_needs(rows.defer("task__description", *SECRET_FIELDS), user).annotate(said=Subquery(newest))
+    sessions: dict[uuid.UUID, Any] = {each.id: each for each in rows}
     described = session_rows(list(sessions.values()))
-    return [ListedSession(sessions[each], status_label(described[each].facts)) for each in ids if each in sessions]
+    marks = {mark.session_id: mark for mark in SessionMark.objects.filter(user=user, session__in=list(sessions))}
+    return [
+        _listed(sessions[each], status_label(described[each].facts), marks.get(each), user)
+        for each in ids
+        if each in sessions
+    ]
+
+
+def _listed(session: Any, label: Label, mark: SessionMark | None, user: User) -> ListedSession:
+    """Return a row of the list; a session that the user has never opened is unread only if it is the user's own."""
+    seen = mark.seen_seq if mark is not None else 0
+    concerns = mark is not None or session.owner_id == user.pk
+    return ListedSession(
+        session,
+        label,
+        needs_person=any(getattr(session, name) for name in _NEEDS),
+        is_pinned=mark is not None and mark.pinned_at is not None,
+        is_unread=concerns and session.said is not None and session.said > seen,
+    )
+
+
+def mark_seen(session: TaskSession, user: User, seq: int) -> None:
+    """Record that a page has shown the user the conversation up to ``seq``; what was seen stays seen."""
+    seq = min(seq, session.last_seq)
+    mark = SessionMark.objects.filter(session=session, user_id=user.pk).first()
+    if mark is None:
+        row = SessionMark(session=session, user_id=user.pk, seen_seq=seq)
+        SessionMark.objects.bulk_create([row], ignore_conflicts=True)
+    elif mark.seen_seq < seq:
+        SessionMark.objects.filter(id=mark.id, seen_seq__lt=seq).update(seen_seq=seq)
+
+
+def set_pinned(session: TaskSession, user: User, *, pinned: bool) -> None:
+    """Keep a session at the top of the user's list, or no longer; repeating it changes nothing."""
+    values = {"pinned_at": timezone.now() if pinned else None}
+    SessionMark.objects.update_or_create(session=session, user=user, defaults=values)

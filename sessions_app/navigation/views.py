@@ -1,20 +1,29 @@
-"""The palette: pages, tasks and sessions by what the user types; a page of its own without JavaScript."""
+"""The palette and the list of sessions beside a conversation, with the user's marks on them.
+
+Without JavaScript, the palette is a page of its own.
+"""
 
 from __future__ import annotations
 
+import uuid
+from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import groupby
 from typing import Any, Final
 
 from django.http import HttpResponse, JsonResponse
-from django.shortcuts import render
+from django.shortcuts import get_object_or_404, render
 from django.urls import NoReverseMatch, reverse
 from django.views.decorators.cache import never_cache
-from django.views.decorators.http import require_safe
+from django.views.decorators.http import require_GET, require_POST, require_safe
 from django.views.decorators.vary import vary_on_headers
 
 from sessions_app.accounts.requests import UserHttpRequest
+from sessions_app.kernel.rules.parsers import parse_number
+from sessions_app.models import TaskSession
 from sessions_app.navigation import services
 from sessions_app.pages.labels import TASK_STATE_LABELS
+from sessions_app.pages.shortcuts import part_response, redirect_back
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,4 +114,51 @@ def _page_items(request: UserHttpRequest, text: str) -> list[dict[str, str]]:
         named = f"{place.title} {place.words}".casefold()
         if all(word in named for word in wanted) and (request.user.is_staff or not place.of_staff):
             found.append({"text": place.title, "url": reverse(place.name) + _FRAGMENTS.get(place.title, "")})
+    return found
+
+
+CLOSED_COOKIE: Final = "kandev_sessions"
+"""Cookie of a browser in which the list is folded (``closed``), so that the page is laid out once."""
+
+
+def list_context(request: UserHttpRequest, current: uuid.UUID | None) -> Mapping[str, Any]:
+    """Return the variables of ``navigation/sessions.html``: the list in its groups, and the session on the page."""
+    listed = services.list_sessions(request.user, current)
+    groups = [(group.value, list(rows)) for group, rows in groupby(listed, lambda each: each.group)]
+    return {"session_groups": groups, "current": current}
+
+
+@never_cache
+@require_GET
+def session_list(request: UserHttpRequest) -> JsonResponse:
+    """Return the list of sessions as HTML; ``?current=`` is the session whose page shows it."""
+    try:
+        current = uuid.UUID(request.GET.get("current", ""))
+    except ValueError:
+        current = None
+    return part_response("session-list", "navigation/sessions.html", dict(list_context(request, current)), request)
+
+
+@require_POST
+def mark_session_seen(request: UserHttpRequest, task_id: uuid.UUID, session_id: uuid.UUID) -> HttpResponse:
+    """Record that the page has shown the conversation up to ``seq``. Also for viewers: it is their own mark."""
+    seq = parse_number(request.POST.get("seq", ""))
+    if seq is None:
+        return JsonResponse({"code": "validation_error", "message": "seq must be a number."}, status=400)
+    services.mark_seen(_find_session(request, task_id, session_id), request.user, seq)
+    return HttpResponse(status=204)
+
+
+@require_POST
+def pin_session(request: UserHttpRequest, task_id: uuid.UUID, session_id: uuid.UUID) -> HttpResponse:
+    """Pin the session in the user's list, or unpin it. Also for viewers: it is their own mark."""
+    session = _find_session(request, task_id, session_id)
+    services.set_pinned(session, request.user, pinned=request.POST.get("pinned") == "1")
+    return redirect_back(request, reverse("session", args=[task_id, session_id]))
+
+
+def _find_session(request: UserHttpRequest, task_id: uuid.UUID, session_id: uuid.UUID) -> TaskSession:
+    found: TaskSession = get_object_or_404(
+        TaskSession.objects.visible_to(request.user).filter(task_id=task_id), id=session_id
+    )
     return found

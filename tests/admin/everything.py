@@ -45,6 +45,7 @@ from sessions_app.models import (
     ReviewComment,
     SearchCursor,
     SearchDocument,
+    SessionMark,
     Supervisor,
     Suspension,
     SweepOutcome,
@@ -171,6 +172,7 @@ def _make_attention(session: TaskSession, user: User, name: str) -> None:
     )
     AttentionMark.objects.create(item=item, user=user, acknowledged_at=now)
     Presence.objects.create(session=session, user=user, expires_at=now)
+    SessionMark.objects.create(session=session, user=user, pinned_at=now)
     NotificationSettings.objects.create(user=user, email=True, last_email_at=now)
     hook = Webhook.objects.create(user=user, url=f"https://hooks.example/{name}", secret=SECRET)
     delivery = Delivery.objects.create(channel="webhook", webhook=hook, payload={"type": "ping"})

@@ -252,7 +252,7 @@ def test_older_live_response_never_replaces_a_newer_one(visit: Any, world: World
     with page.expect_response("**/live/**"):
         pass  # the first has been applied, or not
     expect(page.get_by_role("button", name="Allow once")).to_be_visible()
-    expect(page.locator("#part-strip").get_by_text("Asks for permission", exact=True)).to_be_visible()
+    expect(page.locator("#part-bar").get_by_text("Asks for permission", exact=True)).to_be_visible()
 
 
 def test_new_task_needs_only_a_title_and_description(visit: Any, world: World) -> None:

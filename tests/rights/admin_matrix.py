@@ -61,6 +61,7 @@ MODELS: Final[Mapping[str, Pages]] = {
     "accounts/attemptcount": RECORD,
     "sessions_app/attentionitem": RECORD,
     "sessions_app/attentionmark": RECORD,
+    "sessions_app/sessionmark": RECORD,
     "sessions_app/continuityreceipt": RECORD,
     "notifications/delivereditem": RECORD,
     "notifications/delivery": RECORD,

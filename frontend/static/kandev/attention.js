@@ -1,5 +1,6 @@
 // The number of inbox items in the header of every page, kept up to date while the page is visible.
 
+import { showBadge } from "./badge.js";
 import { jittered } from "./live.js";
 
 const EVERY = 20000;
@@ -12,6 +13,7 @@ export async function showCount() {
   const { count } = await answer.json();
   badge.textContent = count || "";
   badge.hidden = !count;
+  showBadge(count);
 }
 
 async function follow() {
@@ -19,5 +21,6 @@ async function follow() {
   setTimeout(follow, jittered(EVERY));
 }
 
+showBadge(Number(document.getElementById("attention-count")?.textContent ?? 0));
 setTimeout(follow, jittered(EVERY));
 document.addEventListener("visibilitychange", () => document.hidden || showCount());

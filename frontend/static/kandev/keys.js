@@ -81,7 +81,7 @@ function stop() {
 }
 
 function step(by) {
-  const links = [...document.querySelectorAll("#part-sessions a.title")];
+  const links = [...document.querySelectorAll("#part-session-list a.title")];
   const at = links.findIndex((link) => link.ariaCurrent === "page");
   const to = at < 0 ? (by > 0 ? 0 : links.length - 1) : at + by;
   if (links[to]) location.assign(links[to].href);

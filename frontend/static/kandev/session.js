@@ -72,6 +72,7 @@ function apply(answer) {
     return isPast ? 0 : answer.messages.filter(showMessage).length;
   });
   lastSeq = answer.last_seq;
+  if (answer.messages.length && !isPast) page.dataset.shownSeq = lastSeq; // sessions.js marks it as seen
   statusSeq = status.last_seq;
   settles = status.recovering || status.starting;
   workspaceIs(status.executor_status);

@@ -85,3 +85,35 @@ def test_keys_answer_only_what_was_there_to_read(visit: Any, world: World) -> No
     expect(page.get_by_text("The answer is being sent to the agent.")).to_be_visible()
     assert session.intents.get(kind="answer").payload["option_id"] == "allow"
     assert ada.unexpected(*NO_SOCKET) == []
+
+
+def test_list_beside_the_conversation_is_used_by_keys_and_folded(visit: Any, world: World) -> None:
+    first, second = world.running_session(), world.running_session()
+    ada = visit(viewport={"width": 1280, "height": 800})
+    page = ada.open(path_of(second))
+    panel = page.get_by_role("navigation", name="Sessions")
+    rows = panel.get_by_role("listitem")
+    expect(rows).to_have_count(2)
+    expect(rows.nth(1)).to_have_class("unread")
+    with navigating(page):
+        page.keyboard.press("n")
+    expect(page).to_have_url(re.compile(str(first.id)))
+    with page.expect_response("**/pin/"):
+        panel.get_by_role("button", name="Pin Fix the tests").last.press("Enter")
+    expect(panel.get_by_text("Pinned")).to_be_visible()
+    expect(panel.locator(".unread")).to_have_count(0)
+    page.get_by_role("button", name="Sessions", exact=True).press("Enter")
+    expect(panel).to_be_hidden()
+    page = ada.open(path_of(first))
+    expect(panel).to_be_hidden()
+    page.get_by_role("button", name="Sessions", exact=True).press("Enter")
+    expect(panel).to_be_visible()
+    page.set_viewport_size({"width": 390, "height": 844})
+    expect(panel).to_be_hidden()
+    page.get_by_role("button", name="Sessions", exact=True).press("Enter")
+    expect(panel.locator("[aria-current]")).to_be_focused()
+    assert accessibility_problems(page) == []
+    page.keyboard.press("Escape")
+    expect(panel).to_be_hidden()
+    expect(page.get_by_role("button", name="Sessions", exact=True)).to_be_focused()
+    ada.complaints.clear()
