@@ -111,7 +111,7 @@ def list_sessions(user: User, current: uuid.UUID | None) -> list[ListedSession]:
 
 def describe_sessions(ids: Sequence[uuid.UUID], user: User) -> list[ListedSession]:
     """Return the sessions with these ids in their order, with labels and marks; a constant number of queries."""
-    newest = Message.objects.filter(session=OuterRef("pk")).order_by("-seq").values("seq")[:1]
+    newest = Message.objects.filter(session=OuterRef("pk")).order_by("-updated_seq").values("updated_seq")[:1]
     rows = TaskSession.objects.filter(id__in=ids).select_related("task", "agent_profile")
     rows = annotate_needs(rows.defer("task__description", *SECRET_FIELDS), user).annotate(said=Subquery(newest))
     sessions: dict[uuid.UUID, Any] = {each.id: each for each in rows}
