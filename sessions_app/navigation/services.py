@@ -113,8 +113,9 @@ def describe_sessions(ids: Sequence[uuid.UUID], user: User) -> list[ListedSessio
     """Return the sessions with these ids in their order, with labels and marks; a constant number of queries."""
     newest = Message.objects.filter(session=OuterRef("pk")).order_by("-updated_seq").values("updated_seq")[:1]
     rows = TaskSession.objects.filter(id__in=ids).select_related("task", "agent_profile")
-    rows = annotate_needs(rows.defer("task__description", *SECRET_FIELDS), user).annotate(said=Subquery(newest))
-    sessions: dict[uuid.UUID, Any] = {each.id: each for each in rows}
+    rows = rows.defer("task__description", *SECRET_FIELDS)
+    shown = annotate_needs(rows, user).annotate(said=Subquery(newest))
+    sessions: dict[uuid.UUID, Any] = {each.id: each for each in shown}
     described = session_rows(list(sessions.values()))
     marks = {mark.session_id: mark for mark in SessionMark.objects.filter(user=user, session__in=list(sessions))}
     return [

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 from django import template
 from django.template.context import RequestContext
 
+from sessions_app.accounts.requests import UserHttpRequest
 from sessions_app.models import SessionMark, TaskSession
 from sessions_app.navigation.rules.shortcuts import SESSION_KEYS
 from sessions_app.navigation.views import CLOSED_COOKIE, list_context
@@ -29,7 +30,7 @@ def sessions_folded(context: RequestContext) -> str:
 @register.inclusion_tag("navigation/session_panel.html", takes_context=True)
 def session_panel(context: RequestContext, session: TaskSession) -> dict[str, Any]:
     """Render the list of sessions beside the conversation of ``session``."""
-    request = context.request
+    request = cast(UserHttpRequest, context.request)
     mark = SessionMark.objects.filter(session=session, user=request.user).first()
     return {
         **list_context(request, session.id),

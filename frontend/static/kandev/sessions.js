@@ -55,12 +55,15 @@ noteShown();
 
 let timer;
 
+// While the server does not answer, and after the page has ended because its user is logged out: see live.js.
+const isUnknown = () => "unknown" in document.documentElement.dataset;
+
 async function update() {
   clearTimeout(timer);
   timer = setTimeout(update, jittered(EVERY));
-  if (document.hidden || !isShown()) return;
+  if (document.hidden || !isShown() || isUnknown()) return;
   const answer = await fetch(panel.dataset.updates, { headers: { Accept: "application/json" }, redirect: "manual", cache: "no-store" }).catch(() => null);
-  if (answer?.ok && !("unknown" in document.documentElement.dataset)) replace((await answer.json()).parts);
+  if (answer?.ok && !isUnknown()) replace((await answer.json()).parts);
 }
 
 document.addEventListener("visibilitychange", () => document.hidden || update());
@@ -83,7 +86,7 @@ let seen = Number(panel.dataset.seenSeq), seenTimer = null;
 
 function noteSeen() {
   const shown = Number(page.dataset.shownSeq ?? page.dataset.lastSeq);
-  if ("past" in page.dataset || document.hidden || shown <= seen || seenTimer) return;
+  if ("past" in page.dataset || document.hidden || isUnknown() || shown <= seen || seenTimer) return;
   const body = new FormData(pins);
   body.set("seq", shown);
   seen = shown;
