@@ -8,7 +8,7 @@ from django.db import migrations, models
 class Migration(migrations.Migration):
 
     dependencies = [
-        ('sessions_app', '0025_repository_remotes'),
+        ('sessions_app', '0026_search'),
         migrations.swappable_dependency(settings.AUTH_USER_MODEL),
     ]
 
