@@ -200,6 +200,11 @@ def preview_merge(team: TeamRepository, request: MergeRequest) -> MergePreview:
     return MergePreview(ahead, behind, subjects, "", "", ())
 
 
+def count_unmerged(team: TeamRepository, branch_commit: str, target_commit: str) -> int:
+    """Return how many commits of a branch the target does not have. Raises GitFailed."""
+    return int(team.git.text("rev-list", "--count", branch_commit, f"^{target_commit}", bounds=PREVIEW))
+
+
 @contextmanager
 def _scratch(team: TeamRepository, bounds: Bounds) -> Iterator[_Scratch]:
     """Make a repository that borrows the team's objects, and remove it again."""

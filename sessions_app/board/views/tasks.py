@@ -21,6 +21,7 @@ from sessions_app.board.forms import SessionCreateForm, TaskTextForm
 from sessions_app.board.services import tasks
 from sessions_app.board.services.board import annotate_needs, session_rows
 from sessions_app.board.services.tasks import create_session_with_defaults
+from sessions_app.finish.unfinished import unfinished_work
 from sessions_app.kernel.rules.parsers import parse_uuid
 from sessions_app.kernel.services.errors import SessionsError, TaskChanged
 from sessions_app.models import Task, TaskSession
@@ -156,6 +157,8 @@ def act_on_task(request: UserHttpRequest, task_id: uuid.UUID, action: str) -> Ht
         return _start_default_session(request, row)
     if action not in TASK_CHANGES:
         raise Http404(action)
+    if action == "done" and "confirmed" not in request.POST and (left := unfinished_work(row)):
+        return render(request, "finish/confirm_done.html", {"task": row, "works": left})
     return run_and_redirect(request, lambda: TASK_CHANGES[action](row, request.user), "task", row.id)
 
 
