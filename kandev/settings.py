@@ -260,6 +260,7 @@ SPECTACULAR_SETTINGS = {
         "BackgroundPolicySource": "sessions_app.api.serializers.common.BACKGROUND_POLICY_SOURCES",
         "BackgroundWorkPolicy": "sessions_app.background.models.POLICIES",
         "DesiredState": "sessions_app.api.serializers.common.DESIRED_STATES",
+        "FinishState": "sessions_app.finish.api.serializers.FINISH_STATES",
         "Policy": "sessions_app.api.serializers.common.POLICIES",
         "PolicySourceEnum": "sessions_app.api.serializers.common.POLICY_SOURCES",
         "PromptState": "sessions_app.api.serializers.common.PROMPT_STATES",

@@ -7,6 +7,7 @@ from typing import Final, Protocol
 from sessions_app.finish.merging import MergeEffect
 from sessions_app.finish.models import FinishIntent
 from sessions_app.finish.rules.finish import FinishKind
+from sessions_app.remotes.pushing import PushEffect
 
 
 class Effect(Protocol):
@@ -28,5 +29,5 @@ class Effect(Protocol):
         """Move the target from ``expected_commit`` to ``result_commit``, only if it is still where it was."""
 
 
-EFFECTS: Final[dict[FinishKind, Effect]] = {FinishKind.MERGE: MergeEffect()}
+EFFECTS: Final[dict[FinishKind, Effect]] = {FinishKind.MERGE: MergeEffect(), FinishKind.PUSH: PushEffect()}
 """Every kind with how it is carried out."""

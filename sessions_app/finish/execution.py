@@ -12,7 +12,7 @@ from sessions_app.finish import models
 from sessions_app.finish.effects import EFFECTS, Effect
 from sessions_app.finish.models import FinishIntent
 from sessions_app.finish.rights import may_finish
-from sessions_app.finish.rules.finish import MAX_ATTEMPTS, FinishKind, FinishState, Refusal
+from sessions_app.finish.rules.finish import MAX_ATTEMPTS, FinishKind, FinishState, OutcomeUnknown, Refusal
 
 log = logging.getLogger(__name__)
 UNAVAILABLE: Final = "finish_unavailable"
@@ -39,6 +39,8 @@ def carry_out(intent_id: uuid.UUID) -> bool:
         _carry_out(intent, EFFECTS[FinishKind(intent.kind)])
     except Refusal as refusal:
         models.settle_refused(intent, refusal)
+    except OutcomeUnknown as error:
+        models.settle_unknown(intent, error.code, error.message)
     except ExecutorError as error:
         return _record_failure(intent, error)
     return True

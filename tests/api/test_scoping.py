@@ -12,6 +12,7 @@ from rest_framework.test import APIClient
 
 from sessions_app.accounts.models import ApiToken
 from sessions_app.api import urls
+from sessions_app.models import RepositoryRemote
 from sessions_app.notifications.models import Webhook
 from tests.api.world import PERMISSION, World, client_of, make_world, prompt, workflow_run
 from tests.attention.raising import raise_item_of
@@ -42,6 +43,10 @@ OPERATORS_WRITE = {
 MANAGERS_WRITE = {("teams/<int:team_id>/policy/", "patch"), ("teams/<int:team_id>/mcp-servers/", "put")}
 MANAGERS_WRITE |= {("repositories/<uuid:repository_id>/mcp-servers/", "put")}
 MANAGERS_WRITE |= {("teams/<int:team_id>/budget/", "put")}
+_REMOTE = "repositories/<uuid:repository_id>/remote/"
+MANAGERS_WRITE |= {(_REMOTE, "put"), (_REMOTE, "delete"), (f"{_REMOTE}key/", "put"), (f"{_REMOTE}token/", "put")}
+MANAGERS_WRITE |= {(f"{_REMOTE}{part}", "post") for part in ("host-keys/", "test/")}
+MANAGERS_WRITE |= {(f"{_REMOTE}host-keys/", "put")}
 STRANGERS_GET = {
     ("agent-types/<slug:name>/login/", "get"): 400,
     ("agent-types/<slug:name>/login/", "post"): 400,
@@ -70,6 +75,7 @@ def world(shared_world: World, db: None) -> World:
 
 def call(client: APIClient, world: World, route: str, method: str) -> Any:
     run = workflow_run(world)
+    RepositoryRemote.objects.create(repository=world.repository, address="http://127.0.0.1:1/project.git", token="x")
     values = {
         "name": "demo",
         "workflow_id": run.workflow_id,

@@ -23,10 +23,11 @@ from executors_app.machine import crash_points
 from executors_app.wire.protocol import JournalKind
 from sessions_app.finish.execution import carry_out
 from sessions_app.kernel.services.errors import SessionsError
-from sessions_app.models import BackgroundWork, BudgetHold, TaskSession, TurnUsage, WaitKey
+from sessions_app.models import BackgroundWork, BudgetHold, RepositoryRemote, TaskSession, TurnUsage, WaitKey
 from sessions_app.prompts import services as prompts
 from sessions_app.prompts.delivery import claim_next_prompt
 from sessions_app.prompts.models import QUEUE_ORDER
+from sessions_app.remotes.push_requests import request_push
 from sessions_app.sessions.services.intents import request_stop
 from sessions_app.turns.agent_turns import end_quiet_turns
 from sessions_app.usage import budgets
@@ -36,8 +37,17 @@ from sessions_app.waits.expiry import expire_waits
 from sessions_app.workflows.models import Workflow, WorkflowRun
 from sessions_app.workflows.services.schedules import start_due_runs
 from sessions_app.workflows.services.workflows import save_workflow
+from tests.finish.intents import give_right
 from tests.finish.repositories import Mergeable, mergeable
 from tests.prompts.test_steering import Working
+from tests.repositories.remote_servers import (
+    TOKEN,
+    USERNAME,
+    GitHttpServer,
+    add_hook,
+    hosted_refs,
+    make_hosted,
+)
 from tests.supervisor.journals import Journal, ingest
 from tests.supervisor.rows import MINE, make_task, make_user, names, running_session
 from tests.turns.test_agent_turns import after_a_turn, age, working_alone
@@ -273,6 +283,31 @@ def merge() -> Step:
     return Step(partial(carry_out, merged.request().id), partial(show_merge, merged))
 
 
+def push() -> Step:
+    """Carry a push out, to a real server that starts CI with every push."""
+    place = Path(tempfile.mkdtemp())
+    made = mergeable(place / "team", right=False)
+    give_right(made.session, "push_branches")
+    hosted = make_hosted(place / "project.git")
+    add_hook(hosted, "post-receive", "echo run >> ci.log")
+    RepositoryRemote.objects.create(
+        repository_id=made.session.task.repository_id,
+        address=GitHttpServer(place).address(hosted.name).text,
+        username=USERNAME,
+        token=TOKEN,
+    )
+    commit = made.at(made.branch)
+    intent = request_push(made.session, make_user(), commit=commit)
+    return Step(partial(carry_out, intent.id), partial(show_push, made, hosted, commit))
+
+
+def show_push(made: Mergeable, hosted: Path, commit: str) -> Any:
+    """Return the session, its pushes, whether the server has the commit, and how often CI was started."""
+    started = hosted / "ci.log"
+    runs = started.read_text().splitlines() if started.exists() else []
+    return [*show_merge(made)[:2], list(hosted_refs(hosted).values()) == [commit], runs]
+
+
 PROMPT: Final = ("request.prompt_written", "request.prompt_committed")
 ORDER: Final = ("request.order_written", "request.order_committed")
 QUEUE: Final = ("queue.change_written", "queue.change_committed")
@@ -290,6 +325,7 @@ POINTS: Final[dict[Callable[[], Step], tuple[str, ...]]] = {
     end_turn: ("usage.turn_counted",),
     **dict.fromkeys((begin_hold, end_hold), HOLD),
     request_merge: ("finish_request.written", "finish_request.committed"),
+    push: ("finish.prepared", "finish.planned", "finish.applied", "finish.end_written", "finish.end_committed"),
     merge: ("finish.prepared", "finish.planned", "finish.applied", "finish.end_written", "finish.end_committed"),
     start_scheduled_run: ("schedule.run_written", "schedule.slot_moved", "schedule.run_committed"),
 }

@@ -202,6 +202,7 @@ API: Final[Mapping[str, Methods]] = {
         "get": Row((401, 404, 200, 200, 200)),
         "put": Row((401, 404, 403, 403, 200), {"tokens": 1000}),
     },
+    _SESSION + "push/": {"get": reads(), "post": Row((401, 404, 403, 403, 404), {"commit": "x"})},
     _SESSION + "budget/": {"get": reads(), "put": writes(200, tokens=1000)},
     "api/v1/sweeps/": {"get": known(), "post": staff_writes(202)},
     "api/v1/sweeps/<uuid:sweep_id>/": {"get": known()},
@@ -237,13 +238,16 @@ API: Final[Mapping[str, Methods]] = {
     },
     _REMOTE: {
         "get": Row((401, 404, 200, 200, 200)),
-        "put": staff_writes(200, address="git@example.org:team/project.git"),
-        "delete": staff_writes(204),
+        "put": Row((401, 404, 403, 403, 200), {"address": "git@example.org:team/project.git"}),
+        "delete": Row((401, 404, 403, 403, 204)),
     },
-    _REMOTE + "key/": {"put": staff_writes(409)},
-    _REMOTE + "token/": {"put": staff_writes(200, token="x")},
-    _REMOTE + "host-keys/": {"post": staff_writes(409), "put": staff_writes(409, fingerprints=[])},
-    _REMOTE + "test/": {"post": staff_writes(200)},
+    _REMOTE + "key/": {"put": Row((401, 404, 403, 403, 409))},
+    _REMOTE + "token/": {"put": Row((401, 404, 403, 403, 200), {"token": "x"})},
+    _REMOTE + "host-keys/": {
+        "post": Row((401, 404, 403, 403, 409)),
+        "put": Row((401, 404, 403, 403, 409), {"fingerprints": []}),
+    },
+    _REMOTE + "test/": {"post": Row((401, 404, 403, 403, 200))},
     "api/v1/workflows/": {
         "get": known(),
         "post": Row((401, 400, 403, 201, 400), {"team": "team", "name": "Another", "text": "x"}),
@@ -363,6 +367,11 @@ PAGES: Final[Mapping[str, Methods]] = {
     _SESSION_PAGE + "finish/": {"get": page_reads(), "post": page_writes(302)},
     _SESSION_PAGE + "finish/live/": {"get": page_reads(), "post": page(405)},
     _SESSION_PAGE + "finish/conflicts/": {"get": page(405), "post": page_writes(302)},
+    _SESSION_PAGE + "push/": {
+        "get": page_reads(),
+        "post": Row((LOGIN, 404, 403, 302, 404), {"target": "branch", "commit": "x"}),
+    },
+    _SESSION_PAGE + "push/live/": {"get": page_reads(), "post": page(405)},
     _SESSION_PAGE + "changes/": {"get": page_reads(), "post": page(405)},
     _SESSION_PAGE + "changes/comments/": {
         "get": page(405),

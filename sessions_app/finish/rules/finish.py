@@ -61,6 +61,15 @@ class Refusal(Exception):
         """Files in conflict, as text."""
 
 
+class OutcomeUnknown(Exception):
+    """Nobody can find out whether an intent has happened, so it is not tried again."""
+
+    def __init__(self, code: str, message: str) -> None:
+        super().__init__(message)
+        self.code = code
+        self.message = message
+
+
 KIND_NOUNS: Final[Mapping[str, str]] = {FinishKind.MERGE: "merge", FinishKind.PUSH: "push"}
 
 

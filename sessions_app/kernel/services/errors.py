@@ -74,6 +74,10 @@ class NotMergeable(SessionsError, code="not_mergeable"):
     """The branch cannot be merged as it was confirmed. Nothing was changed."""
 
 
+class NotPushable(SessionsError, code="not_pushable"):
+    """The branch cannot be pushed as it was confirmed. Nothing was changed."""
+
+
 class NotResumable(SessionsError, code="not_resumable"):
     """This agent cannot resume previous sessions. Create a new session."""
 

@@ -8,7 +8,7 @@ from rest_framework import serializers
 
 from executors_app.repositories.remote_address import MAX_ADDRESS
 from executors_app.repositories.remote_keys import MAX_HOST_KEYS, MAX_KEY
-from sessions_app.api.serializers.common import StrictCharField, StrictModelSerializer
+from sessions_app.api.serializers.common import SizedListField, StrictCharField, StrictModelSerializer
 from sessions_app.models import RepositoryRemote
 from sessions_app.remotes.services import MAX_TOKEN
 
@@ -69,4 +69,4 @@ class RemoteTokenSerializer(serializers.Serializer[Any]):
 class RemoteFingerprintsSerializer(serializers.Serializer[Any]):
     """The fingerprints that a person has compared."""
 
-    fingerprints = serializers.ListField(child=StrictCharField(max_length=100), max_length=MAX_HOST_KEYS)
+    fingerprints = SizedListField(child=StrictCharField(max_length=100), max_length=MAX_HOST_KEYS)

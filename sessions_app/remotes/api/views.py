@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import uuid
 from functools import cached_property
+from typing import Any
 
 from django.shortcuts import get_object_or_404
+from rest_framework.request import Request
 from rest_framework.response import Response
 
 from sessions_app.accounts.requests import UserRequest
@@ -23,8 +25,19 @@ from sessions_app.remotes.api.serializers import (
 )
 
 
+class RemotePermission(StaffWritePermission):
+    """Members of the team can read; only staff can write, and everyone else finds nothing."""
+
+    def has_permission(self, request: Request, view: Any) -> bool:
+        """Return whether the request is allowed. Raises Http404 if the user cannot see the repository."""
+        if not request.user.is_authenticated:
+            return False
+        view.repository  # noqa: B018  (raises Http404)
+        return super().has_permission(request, view)
+
+
 class _RemoteApiView(ApiView):
-    permission_classes = [StaffWritePermission]
+    permission_classes = [RemotePermission]
 
     @cached_property
     def repository(self) -> Repository:
