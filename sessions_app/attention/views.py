@@ -129,8 +129,12 @@ def inbox_updates(request: UserHttpRequest) -> JsonResponse:
 @never_cache
 @require_GET
 def inbox_count(request: UserHttpRequest) -> JsonResponse:
-    """Return the number of new items, for the header of every page."""
-    return JsonResponse({"count": inbox.count_unseen(request.user)})
+    """Return the number of new items, for the header of every page, and what a browser shows as notifications."""
+    notices = [
+        {"id": f"{item.id} {item.created_at.isoformat()}", "what": item.what, "title": item.title, "url": item.path}
+        for item in inbox.browser_notices(request.user)
+    ]
+    return JsonResponse({"count": inbox.count_unseen(request.user), "notices": notices})
 
 
 @require_POST

@@ -16,7 +16,7 @@ from sessions_app.notifications.models import DeliveredItem, Delivery, Notificat
 class NotificationSettingsAdmin(ReadOnlyModelAdmin):
     """Users' e-mail notification settings, which only they can change."""
 
-    list_display = ("user", "email", "every", "only_mine", "minimum_share", "last_email_at")
+    list_display = ("user", "email", "browser_kinds", "every", "only_mine", "minimum_share", "last_email_at")
     list_filter = ("email", "every", "only_mine")
     list_select_related = ("user",)
     search_fields = ("user__username",)

@@ -41,6 +41,17 @@ class EmailForm(forms.Form):
         return cls(initial={name: getattr(chosen, name) for name in cls.base_fields})
 
 
+class BrowserForm(forms.Form):
+    """The form for notifications that a browser shows."""
+
+    browser_kinds = _kind_choices()
+
+    @classmethod
+    def of(cls, chosen: NotificationSettings) -> BrowserForm:
+        """Return the form with the user's settings."""
+        return cls(initial={"browser_kinds": chosen.browser_kinds.split()}, auto_id="browser-%s")
+
+
 class WebhookForm(forms.Form):
     """The form for a new webhook."""
 

@@ -43,6 +43,8 @@ class NotificationSettings(models.Model):
     every = models.PositiveIntegerField("At most", choices=DIGEST_CHOICES, default=15)
     minimum_share = models.PositiveSmallIntegerField("Only when this share of the agents is waiting", default=0)
     """Minimum percentage of running sessions with open items; 0: no minimum."""
+    browser_kinds = models.CharField(max_length=500, blank=True, default="", db_default="")
+    """Kinds of which the user's browsers show notifications, separated by spaces; empty: none."""
     last_email_at = models.DateTimeField(null=True, blank=True, editable=False)
 
     class Meta:

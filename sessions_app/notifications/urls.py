@@ -8,6 +8,7 @@ from sessions_app.notifications import api, views
 
 urlpatterns = [
     path("settings/notifications/", views.edit_notification_settings, name="settings-notifications"),
+    path("settings/notifications/browser/", views.change_browser_notifications, name="settings-browser"),
     path("settings/notifications/test/", views.send_test_email_now, name="settings-test-email"),
     path("settings/notifications/webhooks/", views.create_webhook_from_form, name="settings-webhooks"),
     path(

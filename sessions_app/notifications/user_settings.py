@@ -46,6 +46,12 @@ def change_settings(user: User, values: Mapping[str, Any]) -> NotificationSettin
     return row
 
 
+def change_browser_kinds(user: User, kinds: Sequence[str]) -> None:
+    """Choose the kinds of items of which the user's browsers show notifications."""
+    values = {"browser_kinds": " ".join(kind for kind in NOTIFIED_KINDS if kind in kinds)}
+    NotificationSettings.objects.update_or_create(user_id=user.pk, defaults=values)
+
+
 def _require_mail(user: User) -> None:
     if not settings.KANDEV_EMAIL:
         raise Conflict("E-mail is not configured. Staff can set a mail server with KANDEV_EMAIL_URL.")

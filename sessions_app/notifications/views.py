@@ -17,7 +17,7 @@ from sessions_app.accounts.requests import UserHttpRequest
 from sessions_app.accounts.views.settings import render_settings
 from sessions_app.kernel.services.errors import NotFound, SessionsError
 from sessions_app.notifications import user_settings
-from sessions_app.notifications.forms import EmailForm, WebhookForm
+from sessions_app.notifications.forms import BrowserForm, EmailForm, WebhookForm
 from sessions_app.pages.labels import DELIVERY_STATE_LABELS
 from sessions_app.pages.shortcuts import form_status
 
@@ -46,8 +46,10 @@ def edit_notification_settings(request: UserHttpRequest) -> HttpResponse:
 
 def _render_notifications(request: UserHttpRequest, status: int = 200, **more: Any) -> HttpResponse:
     user = request.user
+    chosen = user_settings.get_settings(user)
     context = {
-        "form": EmailForm.of(user_settings.get_settings(user)),
+        "form": EmailForm.of(chosen),
+        "browser_form": BrowserForm.of(chosen),
         "webhook_form": WebhookForm(user),
         "webhooks": user_settings.list_webhooks(user),
         "deliveries": [
@@ -58,6 +60,17 @@ def _render_notifications(request: UserHttpRequest, status: int = 200, **more: A
         **more,
     }
     return render_settings(request, "notifications/notifications.html", SETTINGS_PAGE, context, status)
+
+
+@require_POST
+def change_browser_notifications(request: UserHttpRequest) -> HttpResponse:
+    """Choose of which kinds of items the user's browsers show notifications."""
+    form = BrowserForm(request.POST, auto_id="browser-%s")
+    if not form.is_valid():
+        return _render_notifications(request, 422, browser_form=form)
+    user_settings.change_browser_kinds(request.user, form.cleaned_data["browser_kinds"])
+    messages.success(request, "Saved.")
+    return redirect(SETTINGS_PAGE)
 
 
 @require_POST

@@ -279,6 +279,7 @@ PAGES: Final[Mapping[str, Methods]] = {
         "get": page(),
         "post": Row((LOGIN, 302, 302, 302, 302), {"every": 15, "minimum_share": 0}),
     },
+    "settings/notifications/browser/": {"get": page(405), "post": page(302)},
     "settings/notifications/test/": {"get": page(405), "post": page(302)},
     "settings/notifications/webhooks/": {"get": page(405), "post": page(422)},
     "settings/notifications/webhooks/<uuid:webhook_id>/<str:what>/": {

@@ -2,6 +2,7 @@
 
 import { showBadge } from "./badge.js";
 import { jittered } from "./live.js";
+import { areAllowed, showNotices } from "./notices.js";
 
 const EVERY = 20000;
 
@@ -10,14 +11,15 @@ export async function showCount() {
   if (!badge) return;
   const answer = await fetch(badge.dataset.live, { headers: { Accept: "application/json" }, redirect: "manual", cache: "no-store" }).catch(() => null);
   if (!answer?.ok) return;
-  const { count } = await answer.json();
+  const { count, notices } = await answer.json();
+  showNotices(notices);
   badge.textContent = count || "";
   badge.hidden = !count;
   showBadge(count);
 }
 
 async function follow() {
-  if (!document.hidden) await showCount();
+  if (!document.hidden || areAllowed()) await showCount();
   setTimeout(follow, jittered(EVERY));
 }
 

@@ -113,6 +113,18 @@ def count_unseen(user: User) -> int:
     return unseen_items_for(user).count()
 
 
+MAX_NOTICES: Final = 5
+"""Items that a browser shows as notifications at once."""
+
+
+def browser_notices(user: User) -> list[AttentionItem]:
+    """Return the newest items that the user has not seen, of the kinds that the user's browsers show; often none."""
+    chosen = User.objects.filter(pk=user.pk).values_list("notification_settings__browser_kinds", flat=True).first()
+    if not chosen:
+        return []
+    return list(unseen_items_for(user).filter(kind__in=chosen.split()).order_by("-created_at", "id")[:MAX_NOTICES])
+
+
 def acknowledge_item(item: AttentionItem, user: User) -> None:
     """Mark an item as seen by the user; it stays until it is resolved."""
     _set_marks([item.id], user, "acknowledged_at")

@@ -76,7 +76,8 @@ def test_strange_queries_are_only_text(text: str, ada: Client, world: World) -> 
 def test_page_without_javascript_shows_the_same(ada: Client, world: World) -> None:
     session = world.running_session()
     html = ada.get("/find/", {"q": "fix <b>"}).text
-    assert "Nothing matches." in html
+    assert '<a href="/search/?q=fix+%3Cb%3E">Search messages for “fix &lt;b&gt;”</a>' in html
+    assert path_of(session) not in html
     assert 'value="fix &lt;b&gt;"' in html
     html = ada.get("/find/", {"q": "fix"}).text
     assert f'<a href="{path_of(session)}">Fix the tests</a>' in html

@@ -1,3 +1,4 @@
 import "../frame.js";
 import "../attention.js";
 import "../list.js";
+import "../notice_settings.js";

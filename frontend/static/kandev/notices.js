@@ -1,0 +1,43 @@
+// Notifications of this browser: what the server says needs its user, once each, while a page is open and not looked at.
+// The browser is asked for its permission only after a click, on the settings page.
+
+import { visible } from "./plain_text.js";
+
+const ALLOWED = "kandev-notices"; // the address of the worker that shows them, once they are allowed in this browser
+const TOLD = "kandev-notices-told";
+const MOST = 60;
+
+export function areAllowed() {
+  return "Notification" in window && Notification.permission === "granted" && Boolean(localStorage.getItem(ALLOWED));
+}
+
+export async function allow(worker) {
+  if ((await Notification.requestPermission()) !== "granted") return false;
+  localStorage.setItem(ALLOWED, worker);
+  localStorage.removeItem(TOLD);
+  return true;
+}
+
+export function disallow() {
+  localStorage.removeItem(ALLOWED);
+}
+
+// What was there when this browser was allowed is not told; afterwards each is told by one of its tabs.
+export async function showNotices(notices) {
+  if (!areAllowed()) return;
+  const told = JSON.parse(localStorage.getItem(TOLD) ?? "null");
+  const fresh = notices.filter(({ id }) => told && !told.includes(id));
+  localStorage.setItem(TOLD, JSON.stringify([...notices.map(({ id }) => id), ...(told ?? [])].filter((id, at, all) => all.indexOf(id) === at).slice(0, MOST)));
+  if (!fresh.length || document.hasFocus()) return;
+  const worker = await navigator.serviceWorker?.register(localStorage.getItem(ALLOWED)).catch(() => null);
+  for (const { id, what, title, url } of fresh) show(worker, visible(what), { body: visible(title), tag: id, icon: document.querySelector("link[rel=icon]")?.href, data: { url } });
+}
+
+function show(worker, what, options) {
+  if (worker?.active) return worker.showNotification(what, options); // the only way on phones
+  const notice = new Notification(what, options);
+  notice.onclick = () => {
+    window.focus();
+    location.assign(options.data.url);
+  };
+}
