@@ -24,10 +24,12 @@ CREATE VIRTUAL TABLE IF NOT EXISTS search_index USING fts5(
 )
 """
 _FTS5_REMOVAL: Final = """
-CREATE TRIGGER IF NOT EXISTS search_index_deleted AFTER DELETE ON search_documents BEGIN
+CREATE TRIGGER IF NOT EXISTS search_index_deleted AFTER DELETE ON search_documents
+WHEN EXISTS (SELECT 1 FROM search_index_docsize WHERE id = old.id) BEGIN
     INSERT INTO search_index(search_index, rowid, text) VALUES ('delete', old.id, old.text);
 END
 """
+"""FTS5 is damaged by the removal of what it does not have, so what has not been indexed is left alone."""
 SQLITE_CREATE: Final = (_FTS5_TABLE, _FTS5_REMOVAL)
 SQLITE_DROP: Final = ("DROP TRIGGER IF EXISTS search_index_deleted", "DROP TABLE IF EXISTS search_index")
 POSTGRESQL_CREATE: Final = (

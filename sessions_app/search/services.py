@@ -15,6 +15,7 @@ from django.db.models.functions import Coalesce
 from django.urls import reverse
 
 from sessions_app.kernel.locking import refuse_in_transaction
+from sessions_app.kernel.rules.wording import plural
 from sessions_app.kernel.services.errors import Conflict, Invalid
 from sessions_app.models import TaskSession
 from sessions_app.search import backends
@@ -102,8 +103,11 @@ class IndexState:
         """What people have to know about it; empty: everything is indexed."""
         if not self.behind:
             return ""
-        sessions = "1 session has" if self.behind == 1 else f"{self.behind} sessions have"
-        return f"{sessions} newer text that is not searched yet."
+        return plural(
+            self.behind,
+            "1 session has newer text that is not searched yet.",
+            "{} sessions have newer text that is not searched yet.",
+        )
 
 
 @dataclass(frozen=True, slots=True)

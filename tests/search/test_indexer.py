@@ -123,6 +123,14 @@ def test_deleted_session_leaves_nothing_in_the_index(world: World) -> None:
     assert words_in_the_index("zebra") == 0
 
 
+def test_document_without_words_in_the_index_can_be_deleted(world: World) -> None:
+    SearchDocument.objects.create(kind="task", task=world.task, at=world.task.created_at, text="zebra")
+    SearchDocument.objects.all().delete()
+    assert words_in_the_index("zebra") == 0
+    index_all()
+    assert found(world.member, "mend") == [world.task.title]
+
+
 def words_in_the_index(word: str) -> int:
     """Return how many documents the database's own index has for a word."""
     with connection.cursor() as cursor:
