@@ -10,7 +10,7 @@ import os
 import stat
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any, Final
 
@@ -28,6 +28,7 @@ from executors_app.machine.git.branch_changes import (
     Problem,
 )
 from executors_app.machine.git.git_directory import BRANCH_PREFIX
+from executors_app.machine.git.tree_changes import HunkReader, ReadGit
 from executors_app.machine.git.workspace_git import GitError, GitOutput, WorkspaceGit
 from executors_app.wire.protocol import ApiError, validation_error
 
@@ -100,9 +101,17 @@ def branch_hunks(git: WorkspaceGit, base: str, paths: Sequence[str], context: in
     branch_changes.mark_small_changes(chosen, chosen)
     contents.add_new_files(chosen, [path for path in state["untracked"] if _readable(path) in paths])
     found = {branch_changes.as_text(file.path): file for file in chosen}
-    reader = _HunkReader(git, compared.tree, context, ANSWER_LIMIT)
+    reader = _WorkspaceHunkReader(_reader_of(git), "diff", (compared.tree,), context, ANSWER_LIMIT, root=git.root)
     files = [reader.read(path, found.get(path)) for path in paths]
     return {"base": compared.to_json(), "files": files}
+
+
+def _reader_of(git: WorkspaceGit) -> ReadGit:
+    def read_git(arguments: Sequence[str], limit: int) -> tuple[bytes, bool]:
+        output = git.compare(*arguments, limit=limit)
+        return output.data, output.truncated
+
+    return read_git
 
 
 def base_of(git: WorkspaceGit, requested: str, seeded: str) -> str:
@@ -214,37 +223,22 @@ def _note_state(files: Sequence[ChangedFile], state: dict[str, Any]) -> None:
 
 
 @dataclass(slots=True)
-class _HunkReader:
-    """Reads the hunks of files for one answer."""
+class _WorkspaceHunkReader(HunkReader):
+    """Reads the hunks of files of the working tree, also of those that git does not know yet."""
 
-    git: WorkspaceGit
-    tree: str
-    context: int
-    room: int
-    """Bytes that the answer may still get."""
+    root: Path = field(kw_only=True)
 
-    def read(self, path: str, file: ChangedFile | None) -> dict[str, Any]:
-        """Return what the answer says about one file; None: it does not differ."""
-        answer = branch_changes.hunks_answer(path, file)
-        if file is None:
-            return answer
-        if self.room <= 0:
-            return {**answer, "left_out": True}
+    def hunks_of(self, file: ChangedFile) -> dict[str, Any]:
+        """Return the hunks of a file; of one in conflict, those to the branch's own side."""
         if file.is_untracked:
-            return {**answer, **self._read_new(file)}
-        if file.change is Change.CONFLICTED:
-            # Compared with our side, so that the markers of the conflict are what has been added.
-            revision, paths = "--ours", [file.path]
-        else:
-            revision, paths = self.tree, [file.path, *filter(None, [file.old_path])]
-        named = [os.fsdecode(each) for each in paths]
-        arguments = branch_changes.patch_arguments("diff", revision, paths=named, context=self.context)
-        output = self.git.compare(*arguments, limit=branch_changes.PATCH_LIMIT)
-        self.room -= len(output.data)
-        return {**answer, **branch_changes.parse_hunks(output.data, truncated=output.truncated)}
+            return self._read_new(file)
+        if file.change is not Change.CONFLICTED:
+            return self.compare(self.revisions, [file.path, *filter(None, [file.old_path])])
+        # Compared with our side, so that the markers of the conflict are what has been added.
+        return self.compare(["--ours"], [file.path])
 
     def _read_new(self, file: ChangedFile) -> dict[str, Any]:
-        data = _new_content(self.git.root, file)
+        data = _new_content(self.root, file)
         if data is None or b"\0" in data[:_BINARY_HEAD]:
             return {}
         limit = branch_changes.PATCH_LIMIT
