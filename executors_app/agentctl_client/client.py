@@ -447,6 +447,18 @@ class AgentctlClient:
         params = [("base", base), ("context", str(context)), *(("path", path) for path in paths)]
         return await self._since_1_1("/git/hunks", params)
 
+    async def part_changes(self, part: Mapping[str, str], base: str) -> dict[str, Any]:
+        """Return what a part of the branch has changed, as ``branch_changes`` does, and ``part_problem``.
+
+        ``part`` is ``{commit}``, or ``{before, after}`` with two snapshots, or empty for what is not committed.
+        """
+        return await self._since_1_1("/git/part", [*part.items(), ("base", base)])
+
+    async def part_hunks(self, part: Mapping[str, str], paths: Sequence[str], context: int) -> dict[str, Any]:
+        """Return the hunks of some of these files; raises AgentctlOutdated like ``branch_changes``."""
+        params = [*part.items(), ("context", str(context)), *(("path", path) for path in paths)]
+        return await self._since_1_1("/git/part/hunks", params)
+
     async def _since_1_1(self, path: str, params: Sequence[tuple[str, str]]) -> dict[str, Any]:
         """Get from an endpoint that 1.0 lacks, and which itself never answers that something was not found."""
         try:

@@ -8,63 +8,106 @@ from pathlib import Path
 from typing import Any, Final
 from urllib.parse import quote
 
+from executors_app.machine.git import branch_changes
 from executors_app.machine.git.branch_changes import Comparison
 from executors_app.repositories import saved_branch
 from executors_app.repositories.recovery_refs import SavedWork
 from executors_app.wire.errors import AgentctlForeign, AgentctlRefused, AgentctlUnreachable, NotKept
 from executors_app.wire.protocol import Code
 from sessions_app.models import TaskSession
+from sessions_app.review.rules.parts import WHOLE_BRANCH, Part, PartKind
+from sessions_app.review.turn_parts import find_snapshots, list_turns
 from sessions_app.workspace.services.workspace import ask_agentctl, find_saved_work
 
 _ADDRESS: Final = 48 << 10
 """Characters of paths in the address of a request, which agentctl limits."""
+_NOTHING: Final = {
+    **dict.fromkeys(("base", "branch", "head", "ahead", "behind", "upstream", "operation")),
+    **branch_changes.summarize([], truncated=False),
+}
+"""The answer about a part that cannot be shown; nothing was asked."""
 
 
-def list_branch_changes(session: TaskSession, *, kept: bool) -> dict[str, Any]:
-    """Return the files that differ from where the branch left its base, and how far both are apart.
+def list_branch_changes(session: TaskSession, part: Part = WHOLE_BRANCH, *, kept: bool) -> dict[str, Any]:
+    """Return the changed files of a branch or of a part of it, and of which parts it consists.
 
-    Raises ExecutorError: AgentctlOutdated for an agentctl that cannot list them, NotKept.
+    Of the whole branch, these are the files that differ from where it left its base, and how far both are apart.
+    Raises ExecutorError: AgentctlOutdated for an agentctl that cannot list them, NotKept; and NotFound.
     """
-    base = session.task.base_branch
-    if kept:
-        return saved_branch.saved_branch_changes(*_saved(session, base))
-    return ask_agentctl(session, lambda client: client.branch_changes(base))
+    found, problem = _list_changes(session, part, kept=kept)
+    about = {"kind": part.kind.value, "id": part.id, "problem": problem}
+    # agentctl of an earlier release does not list commits.
+    return {"commits": None, "more_commits": False, **found, **list_turns(session), "part": about}
 
 
-def read_branch_hunks(session: TaskSession, paths: Sequence[str], context: int, *, kept: bool) -> dict[str, Any]:
+def read_branch_hunks(
+    session: TaskSession, paths: Sequence[str], context: int, part: Part = WHOLE_BRANCH, *, kept: bool
+) -> dict[str, Any]:
     """Return the hunks of some of these files; raises what ``list_branch_changes`` raises."""
     base = session.task.base_branch
+    if part.kind is PartKind.BRANCH:
+        if kept:
+            return saved_branch.saved_branch_hunks(*_saved(session, base), paths, context)
+        return ask_agentctl(session, lambda client: client.branch_hunks(base, paths, context))
+    between, problem = _between(session, part)
+    if problem:
+        return {"base": None, "files": [branch_changes.hunks_answer(path, None) for path in paths]}
     if kept:
-        return saved_branch.saved_branch_hunks(*_saved(session, base), paths, context)
-    return ask_agentctl(session, lambda client: client.branch_hunks(base, paths, context))
+        owner = str(session.worktree_owner_id)
+        return saved_branch.saved_part_hunks(find_saved_work(session), between, owner, paths, context)
+    return ask_agentctl(session, lambda client: client.part_hunks(between, paths, context))
+
+
+def _list_changes(session: TaskSession, part: Part, *, kept: bool) -> tuple[dict[str, Any], str]:
+    """Return what a part has changed, and why that is not known."""
+    base = session.task.base_branch
+    if part.kind is PartKind.BRANCH:
+        if kept:
+            return saved_branch.saved_branch_changes(*_saved(session, base)), ""
+        return ask_agentctl(session, lambda client: client.branch_changes(base)), ""
+    between, problem = _between(session, part)
+    if problem:
+        return _NOTHING, problem
+    if kept:
+        found = saved_branch.saved_part_changes(*_saved(session, base), between, str(session.worktree_owner_id))
+    else:
+        found = ask_agentctl(session, lambda client: client.part_changes(between, base))
+    return found, found.pop("part_problem")
+
+
+def _between(session: TaskSession, part: Part) -> tuple[dict[str, str], str]:
+    """Return how agentctl names a part, or why it cannot be shown."""
+    if part.kind is PartKind.TURN:
+        return find_snapshots(session, part.id)
+    return ({"commit": part.id} if part.kind is PartKind.COMMIT else {}), ""
 
 
 def read_open_or_saved(
-    session: TaskSession, first: int, count: int, context: int
+    session: TaskSession, first: int, count: int, context: int, part: Part = WHOLE_BRANCH
 ) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     """Return the files of a branch, and the hunks of some of them; from saved work if the workspace is not open.
 
     Raises ExecutorError: if nothing is saved either, why the workspace cannot be read.
     """
     try:
-        return _read(session, first, count, context, kept=False)
+        return _read(session, first, count, context, part, kept=False)
     except (AgentctlUnreachable, AgentctlForeign, AgentctlRefused) as error:
         if isinstance(error, AgentctlRefused) and error.refusal != Code.WORKTREE_MISSING:
             raise
         try:
-            return _read(session, first, count, context, kept=True)
+            return _read(session, first, count, context, part, kept=True)
         except NotKept:
             raise error from None
 
 
 def _read(
-    session: TaskSession, first: int, count: int, context: int, *, kept: bool
+    session: TaskSession, first: int, count: int, context: int, part: Part, *, kept: bool
 ) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    found = list_branch_changes(session, kept=kept)
+    found = list_branch_changes(session, part, kept=kept)
     paths = _fitting([file["path"] for file in found["files"][first : first + count]])
     if not paths:
         return found, []
-    return found, read_branch_hunks(session, paths, context, kept=kept)["files"]
+    return found, read_branch_hunks(session, paths, context, part, kept=kept)["files"]
 
 
 def _fitting(paths: Sequence[str]) -> list[str]:

@@ -6,7 +6,7 @@ import uuid
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-from django.http import HttpResponse
+from django.http import Http404, HttpResponse
 from django.shortcuts import render
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_safe
@@ -14,10 +14,12 @@ from django.views.decorators.http import require_safe
 from executors_app.machine.git.branch_changes import MAX_PATHS
 from executors_app.wire.errors import ExecutorError
 from sessions_app.accounts.requests import UserHttpRequest
+from sessions_app.kernel.services.errors import NotFound
 from sessions_app.models import TaskSession
 from sessions_app.pages.shortcuts import find_session, queried_number
 from sessions_app.review.comment_views import comments_context
 from sessions_app.review.rules import wording
+from sessions_app.review.rules.parts import Part, PartKind
 from sessions_app.review.services import read_open_or_saved
 
 _LINES_AROUND: Final = 3
@@ -29,22 +31,28 @@ _KINDS: Final[Mapping[str, str]] = {"+": "plus", "-": "minus", "\\": "range"}
 @never_cache
 @require_safe
 def show_changes(request: UserHttpRequest, task_id: uuid.UUID, session_id: uuid.UUID) -> HttpResponse:
-    """Show what the branch has changed; ``?from=NUMBER`` begins the lines with another file."""
+    """Show what the branch has changed, or ``?of=PART`` of it; ``?from=NUMBER`` begins the lines with another file."""
     session = find_session(request, task_id, session_id)
-    context = {"session": session, "task": session.task, **_changes(session, queried_number(request, "from") or 0)}
-    context |= comments_context(request, session)
+    try:
+        part = Part.parse(request.GET.get("of", ""))
+        changes = _changes(session, part, queried_number(request, "from") or 0)
+    except (ValueError, NotFound):
+        raise Http404("There is no such part of the branch.") from None
+    context = {"session": session, "task": session.task, **changes, **comments_context(request, session)}
     return render(request, "review/changes.html", context)
 
 
-def _changes(session: TaskSession, first: int) -> dict[str, Any]:
+def _changes(session: TaskSession, part: Part, first: int) -> dict[str, Any]:
     try:
-        found, hunks = read_open_or_saved(session, first, MAX_PATHS, _LINES_AROUND)
+        found, hunks = read_open_or_saved(session, first, MAX_PATHS, _LINES_AROUND, part)
     except ExecutorError as error:
-        return {"refusal": error.message}
+        return {"refusal": error.message, "part": part}
     last = min(first + MAX_PATHS, len(found["files"]))
     lines = {file["path"]: file for file in hunks}
     return {
         "kept": found.get("kept"),
+        "part": part,
+        "parts": _parts_of(found),
         "sentences": wording.branch_sentences(found),
         "listed": [{**file, "words": wording.change_words(file)} for file in found["files"]],
         "shown": [
@@ -54,6 +62,26 @@ def _changes(session: TaskSession, first: int) -> dict[str, Any]:
         "first": first,
         "before": max(0, first - MAX_PATHS) if first else None,
         "after": last if last < len(found["files"]) else None,
+    }
+
+
+def _parts_of(found: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the commits and turns that can be chosen, with their names in addresses."""
+    commits = [{**commit, "name": str(Part(PartKind.COMMIT, commit["id"]))} for commit in found["commits"] or ()]
+    turns = [
+        {
+            **turn,
+            "name": str(Part(PartKind.TURN, turn["id"])),
+            "words": wording.turn_words(turn),
+            "why_not": wording.PART_PROBLEMS.get(turn["problem"], ""),
+        }
+        for turn in found["turns"]
+    ]
+    return {
+        "commits": commits,
+        "more_commits": found["more_commits"],
+        "turns": turns,
+        "more_turns": found["more_turns"],
     }
 
 

@@ -19,6 +19,13 @@ EDGES = 3.0
 PAIRS = [
     *((word, surface, WORDS) for word in ("text", "faint", "accent", "accent-hover") for surface in SURFACES),
     *((tone, f"{tone}-back", WORDS) for tone, _ in TONES),
+    *(
+        (f"code-{part}", back, WORDS)
+        for part in ("keyword", "string", "number", "name", "comment")
+        for back in ("surface", "good-back", "bad-back", "good-mark", "bad-mark")
+    ),
+    *(("text", f"{tone}-{part}", WORDS) for tone in ("good", "bad") for part in ("back", "mark")),
+    *(("faint", f"{tone}-back", WORDS) for tone in ("good", "bad")),
     ("accent-text", "accent", WORDS),
     ("accent-text", "accent-hover", WORDS),
     ("accent", "accent-back", WORDS),

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from executors_app.agentctl.workspace import branch_review
+from executors_app.agentctl.workspace.status_format import parse_conflicts
 from executors_app.machine.git import branch_changes
 from tests.agentctl.running import Running
 from tests.executors.repositories import commit, run_git
@@ -171,6 +172,39 @@ async def test_file_in_conflict_shows_its_markers(running: Running, branch: Path
     assert [line[:8] for line in lines] == ["+<<<<<<<", " ours", "+=======", "+theirs", "+>>>>>>>"]
 
 
+async def test_file_that_one_side_of_a_merge_has_deleted_is_shown_as_the_other_has_it(
+    running: Running, branch: Path
+) -> None:
+    for name in ("ours", "theirs"):
+        commit(branch, name, "before\n")
+    run_git(branch, "switch", "--quiet", "--create", "other")
+    (branch / "theirs").unlink()
+    (branch / "ours").write_text("changed there\n")
+    run_git(branch, "commit", "--quiet", "--all", "-m", "There")
+    run_git(branch, "switch", "--quiet", "work")
+    (branch / "ours").unlink()
+    (branch / "theirs").write_text("changed here\n")
+    run_git(branch, "commit", "--quiet", "--all", "-m", "Here")
+    with pytest.raises(Exception, match="merge"):
+        run_git(branch, "merge", "--quiet", "other")
+    files = (await running.get("/git/branch", base="main"))["files"]
+    assert [(file["path"], file["change"], file["conflict"], file["content"]) for file in files] == [
+        ("ours", "conflicted", "deleted_by_us", "text"),
+        ("theirs", "conflicted", "deleted_by_them", "text"),
+    ]
+    (shown,) = (await running.get("/git/hunks", base="main", path="ours"))["files"]
+    assert (shown["change"], shown["hunks"][0]["lines"]) == ("conflicted", ["+changed there"])
+    (shown,) = (await running.get("/git/hunks", base="main", path="theirs"))["files"]
+    assert (shown["change"], shown["hunks"]) == ("conflicted", [])
+
+
+def test_conflicts_are_parsed_whatever_a_renamed_file_was_called() -> None:
+    zeros = f"N... 100644 100644 100644 100644 {'1' * 40} {'2' * 40} {'3' * 40}"
+    renamed = f"2 R. N... 100644 100644 100644 {'1' * 40} {'2' * 40} R100 new"
+    fields = [renamed, f"u DU {zeros} trap", f"u AA {zeros} both"]
+    assert parse_conflicts([field.encode() for field in fields]) == {"both": "AA"}
+
+
 async def test_submodule_is_shown_by_its_commits(running: Running, branch: Path, tmp_path: Path) -> None:
     library = tmp_path / "library"
     library.mkdir()
@@ -180,6 +214,7 @@ async def test_submodule_is_shown_by_its_commits(running: Running, branch: Path,
     listed = await running.get("/git/branch", base="main")
     found = {file["path"]: file for file in listed["files"]}
     assert (found["sub"]["change"], found["sub"]["content"]) == ("added", "submodule")
+    assert (found["sub"]["commits"], found[".gitmodules"]["commits"]) == ({"old": None, "new": first}, None)
     (shown,) = (await running.get("/git/hunks", base="main", path="sub"))["files"]
     assert shown["hunks"][0]["lines"] == [f"+Subproject commit {first}"]
 

@@ -33,6 +33,7 @@ from tests.bench import (
     restarts,
     resume_tokens,
     resumes,
+    reviews,
     screens,
     searches,
     storms,
@@ -93,6 +94,8 @@ class Sizes:
     """Tasks of a full board."""
     searched: int
     """Messages that are indexed for the search."""
+    changed: int
+    """Files that a branch has changed."""
     growth: tuple[int, ...]
     """Sizes of the growth curves."""
     history: tuple[int, ...]
@@ -130,6 +133,7 @@ FULL = Sizes(
     talkers=200,
     board=2_000,
     searched=200_000,
+    changed=500,
     growth=(100, 1_000, 10_000),
     history=(100, 1_000, 10_000),
     live=(10, 100, 1_000),
@@ -157,6 +161,7 @@ QUICK = Sizes(
     talkers=3,
     board=20,
     searched=400,
+    changed=30,
     growth=(5, 20),
     history=(2, 4),
     live=(2, 4),
@@ -292,6 +297,7 @@ PARTS: Mapping[str, Part] = {
     "workflow": lambda world, sizes: workflows.of_nodes(world, sizes.nodes, limited=sizes.limited),
     "workflow-text": lambda world, sizes: workflows.of_texts(sizes.rounds),
     "workspace": lambda world, sizes: workspaces.of_a_repository(world.home, sizes.repository, min(sizes.rounds, 3)),
+    "review": lambda world, sizes: reviews.of_a_branch(world.home, sizes.changed, min(sizes.rounds, 5)),
     "storm": lambda world, sizes: storms.of_many(world, sizes.storm, sizes.storm_agents, limited=sizes.limited),
     "screen": lambda world, sizes: screens.of_a_fast_agent(world, sizes.work, limited=sizes.limited),
     "talking": lambda world, sizes: talking.of_many(world, sizes.talkers, 4 * sizes.work, limited=sizes.limited),

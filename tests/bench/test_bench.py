@@ -34,6 +34,8 @@ ROWS = (
     "bare bulk_create of an event each",
     "aiohttp + bulk_update",
     "board of 20 tasks, CPU",
+    "30 changed files, listed",
+    "30 changed files, the lines of the first 20",
     "board, tasks",
     "history: board, 4 finished",
     "history: metrics, 4 finished",

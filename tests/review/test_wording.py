@@ -52,7 +52,19 @@ def test_distance_is_said_in_words(ahead: int | None, behind: int | None, senten
         ({"change": "conflicted"}, "in conflict", ["Compared with this branch's own side"]),
         ({"content": "large", "size": 1, "additions": None}, "modified", ["A large file of 1 byte:"]),
         ({"content": "binary", "additions": None}, "modified", ["A binary file: it has no lines"]),
-        ({"content": "submodule"}, "modified", ["A submodule"]),
+        (
+            {"change": "conflicted", "conflict": "deleted_by_us", "additions": None},
+            "in conflict",
+            ["This branch has deleted it, and the other side has changed it."],
+        ),
+        ({"content": "submodule"}, "modified", ["A submodule: it points to another"]),
+        (
+            {"content": "submodule", "commits": {"old": "a" * 40, "new": ""}},
+            "modified",
+            ["A submodule: it pointed to commit aaaaaaaa, and now points to the commit that its line names."],
+        ),
+        ({"content": "submodule", "commits": {"old": None, "new": "b"}}, "modified", ["A submodule, which points to"]),
+        ({"content": "submodule", "commits": {"old": "b", "new": None}}, "modified", ["It was a submodule, which"]),
         ({"content": "repository", "additions": None}, "modified", ["A repository of its own"]),
     ],
 )
@@ -73,6 +85,7 @@ def test_each_change_is_explained(values: dict[str, Any], words: str, sentences:
 )
 def test_branch_is_described_with_what_it_is_compared_with(problem: str, sentences: list[str]) -> None:
     found = {
+        "part": {"kind": "branch", "id": "", "problem": ""},
         "base": {"name": "main", "problem": problem},
         "count": 1,
         "additions": 2,

@@ -25,6 +25,7 @@ from executors_app.agentctl.http.server import (
 from executors_app.agentctl.workspace import branch_review, changes
 from executors_app.agentctl.workspace.file_writing import ANY_CONTENT, write_content
 from executors_app.agentctl.workspace.files import list_directory, read_content
+from executors_app.agentctl.workspace.review_parts import Part
 from executors_app.agentctl.workspace.shells import Shell, ShellManager, ShellReader, check_size
 from executors_app.agentctl.workspace.snapshot_service import SnapshotService
 from executors_app.agentctl.workspace.workspace import Workspace
@@ -149,6 +150,8 @@ class WorkspaceApi:
             web.get("/git/changes", self._changes),
             web.get("/git/branch", self._branch),
             web.get("/git/hunks", self._hunks),
+            web.get("/git/part", self._part),
+            web.get("/git/part/hunks", self._part_hunks),
             web.post("/git/commit", self._commit),
             web.get("/shell", ShellSockets(self._workspace.shells).serve, allow_head=False),
             web.post("/workspace", self._make),
@@ -212,13 +215,18 @@ class WorkspaceApi:
         return json_response(await self._on_workspace(self._workspace.list_branch_changes, requested))
 
     async def _hunks(self, request: web.Request) -> web.Response:
-        query = request.query
-        paths = branch_review.parse_paths(query.getall("path", []))
-        context = parse_number(query.get("context", "3"), "context")
-        if not 0 <= context <= MAX_CONTEXT:
-            raise validation_error(f"context must be between 0 and {MAX_CONTEXT}", field="context")
-        answer = await self._on_workspace(self._workspace.branch_hunks, query.get("base", ""), paths, context)
-        return json_response(answer)
+        paths, context = _requested_hunks(request)
+        base = request.query.get("base", "")
+        return json_response(await self._on_workspace(self._workspace.branch_hunks, base, paths, context))
+
+    async def _part(self, request: web.Request) -> web.Response:
+        part, owner, base = Part.parse(request.query), self._keeper.session_id, request.query.get("base", "")
+        return json_response(await self._on_workspace(self._workspace.list_part_changes, part, owner, base))
+
+    async def _part_hunks(self, request: web.Request) -> web.Response:
+        part, owner = Part.parse(request.query), self._keeper.session_id
+        paths, context = _requested_hunks(request)
+        return json_response(await self._on_workspace(self._workspace.part_hunks, part, owner, paths, context))
 
     async def _commit(self, request: web.Request) -> web.Response:
         body = await read_json_object(request)
@@ -261,6 +269,15 @@ async def send_work(request: web.Request, packed: Mapping[str, Any], bundle: IO[
         while part := bundle.read(_CHUNK_BYTES):
             await response.write(part)
     return response
+
+
+def _requested_hunks(request: web.Request) -> tuple[list[str], int]:
+    """Return the paths of a request, and the number of lines around changes; raises ApiError."""
+    paths = branch_review.parse_paths(request.query.getall("path", []))
+    context = parse_number(request.query.get("context", "3"), "context")
+    if not 0 <= context <= MAX_CONTEXT:
+        raise validation_error(f"context must be between 0 and {MAX_CONTEXT}", field="context")
+    return paths, context
 
 
 def _expected_hash(request: web.Request) -> str | None:

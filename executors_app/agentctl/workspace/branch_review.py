@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import os
 import stat
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,7 +16,7 @@ from typing import IO, Any, Final
 
 from executors_app.agentctl.workspace.changes import checked_path
 from executors_app.agentctl.workspace.paths import open_path
-from executors_app.agentctl.workspace.status_format import STATUS, parse_git_status
+from executors_app.agentctl.workspace.status_format import STATUS, parse_conflicts, parse_git_status
 from executors_app.machine.git import branch_changes, git_directory
 from executors_app.machine.git.branch_changes import (
     ANSWER_LIMIT,
@@ -24,9 +24,11 @@ from executors_app.machine.git.branch_changes import (
     Change,
     ChangedFile,
     Comparison,
+    Conflict,
     Content,
     Problem,
 )
+from executors_app.machine.git.commit_log import git_log_arguments, parse_git_log
 from executors_app.machine.git.git_directory import BRANCH_PREFIX
 from executors_app.machine.git.tree_changes import HunkReader, ReadGit
 from executors_app.machine.git.workspace_git import GitError, GitOutput, WorkspaceGit
@@ -42,33 +44,19 @@ _SHA1_LENGTH, _SHA256_LENGTH = 40, 64
 _BASE_KEY: Final = "kandev.base"
 _MAX_BASE: Final = 255
 _SYMLINK: Final = "120000"
+_WITHOUT_OURS: Final = {Conflict.DELETED_BY_US, Conflict.ADDED_BY_THEM}
 _EXACT: Final = "surrogateescape"
 _UNKNOWN_SIGN: Final = "\ufffd"
 
 
 def list_branch_changes(git: WorkspaceGit, base: str) -> dict[str, Any]:
-    """Return ``{base, branch, head, ahead, behind, upstream, operation, files, count, ...}``; raises ApiError.
+    """Return ``{base, branch, head, ahead, behind, upstream, operation, commits, files, ...}``; raises ApiError.
 
     ``base`` is a branch, a tag or a commit. Without a usable one, only uncommitted changes are listed.
     """
     status = git.compare(*STATUS, limit=_LIST_LIMIT)
     state = parse_git_status(status.fields, errors=_EXACT)
     compared = _comparison(git, base, state["head"])
-    output = git.compare(*branch_changes.list_arguments("diff", compared.tree), limit=_LIST_LIMIT)
-    files = branch_changes.in_order(branch_changes.parse_changes(output.fields))
-    if output.truncated:  # before the numbers of lines, which git writes after all files
-        arguments = branch_changes.list_arguments("diff", compared.tree, names=False)
-        branch_changes.note_counts(files, git.compare(*arguments, limit=_LIST_LIMIT).fields)
-    contents = _Contents(git, compared.tree)
-    _note_state(files, state)
-    contents.fill_in(files)
-    others: list[ChangedFile] = []
-    if any(branch_changes.may_be_line_ends(file) for file in files):
-        arguments = branch_changes.list_arguments("diff", compared.tree, ignore_line_ends=True)
-        others = branch_changes.parse_changes(git.compare(*arguments, limit=_LIST_LIMIT).fields)
-    branch_changes.mark_small_changes(files, others)
-    left_out = contents.add_new_files(files, state["untracked"])
-    files = branch_changes.in_order(files)
     ahead, behind = _distance(git, compared.tip, state["head"])
     return {
         "base": compared.to_json(),
@@ -78,8 +66,67 @@ def list_branch_changes(git: WorkspaceGit, base: str) -> dict[str, Any]:
         "behind": behind,
         "upstream": _upstream(git, state["branch"], state["head"]),
         "operation": _operation(git),
-        **branch_changes.summarize(files, truncated=output.truncated or status.truncated, more=left_out),
+        **_list_commits(git, compared, state["head"]),
+        **_list_files(git, compared.tree, status, state),
     }
+
+
+def list_uncommitted(git: WorkspaceGit, base: str) -> dict[str, Any]:
+    """Return what ``list_branch_changes`` returns, of what is not committed; ``base`` says which commits it has."""
+    status = git.compare(*STATUS, limit=_LIST_LIMIT)
+    state = parse_git_status(status.fields, errors=_EXACT)
+    tree = state["head"] or _empty_tree(git)
+    return {**_describe(git, base, state["branch"], state["head"]), **_list_files(git, tree, status, state)}
+
+
+def describe_branch(git: WorkspaceGit, base: str) -> dict[str, Any]:
+    """Return what ``list_branch_changes`` returns without files, and without a comparison with ``base``."""
+    head = _resolve(git, "HEAD") or None
+    folder = git_directory.git_directory_of(git.root)
+    branch = git_directory.read_head(folder).branch if folder else ""
+    return _describe(git, base, branch, head)
+
+
+def _describe(git: WorkspaceGit, base: str, branch: str | None, head: str | None) -> dict[str, Any]:
+    return {
+        "base": None,
+        "branch": _readable(branch or "") or None,
+        "head": head,
+        "ahead": None,
+        "behind": None,
+        "upstream": None,
+        "operation": _operation(git),
+        **_list_commits(git, _comparison(git, base, head), head),
+    }
+
+
+def _list_commits(git: WorkspaceGit, compared: Comparison, head: str | None) -> dict[str, Any]:
+    """Return the branch's newest commits since its base; null if it is not known which those are."""
+    if head is None or compared.tip is None:
+        return {"commits": None, "more_commits": False}
+    start = f"{compared.start}..{head}" if compared.start else head
+    found = git.run(*git_log_arguments(branch_changes.MAX_COMMITS + 1, 0, start), limit=_LIST_LIMIT)
+    return branch_changes.name_commits(parse_git_log(found.fields))
+
+
+def _list_files(git: WorkspaceGit, tree: str, status: GitOutput, state: dict[str, Any]) -> dict[str, Any]:
+    """Return ``{files, count, ...}``: how the working tree differs from a tree."""
+    output = git.compare(*branch_changes.list_arguments("diff", tree), limit=_LIST_LIMIT)
+    files = branch_changes.in_order(branch_changes.parse_changes(output.fields))
+    if output.truncated:  # before the numbers of lines, which git writes after all files
+        arguments = branch_changes.list_arguments("diff", tree, names=False)
+        branch_changes.note_counts(files, git.compare(*arguments, limit=_LIST_LIMIT).fields)
+    contents = _Contents(git, tree)
+    _note_state(files, state, parse_conflicts(status.fields))
+    contents.fill_in(files)
+    others: list[ChangedFile] = []
+    if any(branch_changes.may_be_line_ends(file) for file in files):
+        arguments = branch_changes.list_arguments("diff", tree, ignore_line_ends=True)
+        others = branch_changes.parse_changes(git.compare(*arguments, limit=_LIST_LIMIT).fields)
+    branch_changes.mark_small_changes(files, others)
+    left_out = contents.add_new_files(files, state["untracked"])
+    files = branch_changes.in_order(files)
+    return branch_changes.summarize(files, truncated=output.truncated or status.truncated, more=left_out)
 
 
 def branch_hunks(git: WorkspaceGit, base: str, paths: Sequence[str], context: int) -> dict[str, Any]:
@@ -87,26 +134,44 @@ def branch_hunks(git: WorkspaceGit, base: str, paths: Sequence[str], context: in
 
     ``change`` is empty for a file that does not differ. A file for which the answer has no more room is ``left_out``.
     """
-    for path in paths:
-        checked_path(git.root, path)
-    state = parse_git_status(_status_of(git, paths).fields, errors=_EXACT)
-    compared = _comparison(git, base, state["head"])
+    status = _status_of(git, paths)
+    compared = _comparison(git, base, _head_of(status))
+    return {"base": compared.to_json(), "files": _read_hunks(git, compared.tree, status, paths, context)}
+
+
+def uncommitted_hunks(git: WorkspaceGit, paths: Sequence[str], context: int) -> dict[str, Any]:
+    """Return what ``branch_hunks`` returns, of what is not committed; raises ApiError."""
+    status = _status_of(git, paths)
+    tree = _head_of(status) or _empty_tree(git)
+    return {"base": None, "files": _read_hunks(git, tree, status, paths, context)}
+
+
+def _head_of(status: GitOutput) -> str | None:
+    head: str | None = parse_git_status(status.fields)["head"]
+    return head
+
+
+def _read_hunks(
+    git: WorkspaceGit, tree: str, status: GitOutput, paths: Sequence[str], context: int
+) -> list[dict[str, Any]]:
+    state = parse_git_status(status.fields, errors=_EXACT)
     # Of all files, because a renamed one is found by two paths, and is named by one of them.
-    arguments = branch_changes.list_arguments("diff", compared.tree, counts=False)
+    arguments = branch_changes.list_arguments("diff", tree, counts=False)
     listed = branch_changes.parse_changes(git.compare(*arguments, limit=_LIST_LIMIT).fields)
     chosen = [file for file in listed if branch_changes.as_text(file.path) in paths]
-    contents = _Contents(git, compared.tree)
-    _note_state(chosen, state)
+    contents = _Contents(git, tree)
+    _note_state(chosen, state, parse_conflicts(status.fields))
     contents.fill_in_ids(chosen)
     branch_changes.mark_small_changes(chosen, chosen)
     contents.add_new_files(chosen, [path for path in state["untracked"] if _readable(path) in paths])
     found = {branch_changes.as_text(file.path): file for file in chosen}
-    reader = _WorkspaceHunkReader(_reader_of(git), "diff", (compared.tree,), context, ANSWER_LIMIT, root=git.root)
-    files = [reader.read(path, found.get(path)) for path in paths]
-    return {"base": compared.to_json(), "files": files}
+    reader = _WorkspaceHunkReader(reader_of(git), "diff", (tree,), context, ANSWER_LIMIT, root=git.root)
+    return [reader.read(path, found.get(path)) for path in paths]
 
 
-def _reader_of(git: WorkspaceGit) -> ReadGit:
+def reader_of(git: WorkspaceGit) -> ReadGit:
+    """Return what reads differences in a workspace."""
+
     def read_git(arguments: Sequence[str], limit: int) -> tuple[bytes, bool]:
         output = git.compare(*arguments, limit=limit)
         return output.data, output.truncated
@@ -130,7 +195,12 @@ def parse_paths(values: Sequence[str]) -> list[str]:
 
 
 def _status_of(git: WorkspaceGit, paths: Sequence[str]) -> GitOutput:
-    """Return git's status of some files; of all if one may have another name, because it is no UTF-8."""
+    """Return git's status of some files; of all if one may have another name, because it is no UTF-8.
+
+    Raises ApiError for a path that leads out of the workspace.
+    """
+    for path in paths:
+        checked_path(git.root, path)
     chosen = paths
     if any(_UNKNOWN_SIGN in path for path in paths):
         chosen = ()
@@ -209,17 +279,16 @@ def _operation(git: WorkspaceGit) -> str | None:
     return git_directory.operation_in_progress(folder) or None
 
 
-def _note_state(files: Sequence[ChangedFile], state: dict[str, Any]) -> None:
+def _note_state(files: Sequence[ChangedFile], state: dict[str, Any], conflicts: Mapping[str, str]) -> None:
     """Mark what is not committed yet, and what is in conflict."""
     entries = [*state["staged"], *state["unstaged"]]
     # Against the base, a file may be gone that is renamed against HEAD.
     changed = {entry[end] for entry in entries for end in ("path", "from") if end in entry}
-    conflicted = set(state["conflicted"])
     for file in files:
         path = os.fsdecode(file.path)
-        file.uncommitted = path in changed or path in conflicted
-        if path in conflicted:
-            file.change = Change.CONFLICTED
+        file.uncommitted = path in changed or path in conflicts
+        if path in conflicts:
+            file.change, file.conflict = Change.CONFLICTED, Conflict.of(conflicts[path])
 
 
 @dataclass(slots=True)
@@ -234,6 +303,8 @@ class _WorkspaceHunkReader(HunkReader):
             return self._read_new(file)
         if file.change is not Change.CONFLICTED:
             return self.compare(self.revisions, [file.path, *filter(None, [file.old_path])])
+        if file.conflict in _WITHOUT_OURS:  # as the other side has it, if git has left it there
+            return self._read_new(file)
         # Compared with our side, so that the markers of the conflict are what has been added.
         return self.compare(["--ours"], [file.path])
 

@@ -39,7 +39,8 @@ class SnapshotService:
     """The recovery snapshots of one worktree, one at a time; ``session_id`` is the owner of the worktree."""
 
     def __init__(self, workspace: Workspace, session_id: str, state_dir: Path, journal: Journal):
-        self._workspace, self._session_id, self._journal = workspace, session_id, journal
+        self._workspace, self._journal = workspace, journal
+        self.session_id = session_id
         self._limits = SnapshotLimits()
         self._seen = RefMemory(owns_repository=workspace.preparation is not None)
         self._copy = _scratch_directory(state_dir) / "snapshot.index"
@@ -128,7 +129,7 @@ class SnapshotService:
 
     async def _take(self, reason: str) -> Snapshot:
         workspace = self._workspace
-        parts = (workspace.git, self._session_id, self._copy, reason, self._limits)
+        parts = (workspace.git, self.session_id, self._copy, reason, self._limits)
         taken = await workspace.call(partial(take_snapshot, seen=self._seen), *parts)
         workspace.dirty = taken.dirty
         if taken.changed or (taken.left_out, taken.ignored_count) != (self._left_out, self._ignored_count):
@@ -180,9 +181,9 @@ class SnapshotService:
         found = None
         with contextlib.suppress(ApiError):
             found = recovery_snapshots.find_recovery(
-                text, commit or recovery_snapshots.session_recovery_ref(self._session_id)
+                text, commit or recovery_snapshots.session_recovery_ref(self.session_id)
             )
-        if found is None or found.session_id != self._session_id:
+        if found is None or found.session_id != self.session_id:
             raise ApiError(Code.NOT_FOUND, "there is no such snapshot of this session")
         head = git.run("rev-parse", "--verify", "--quiet", "HEAD^{commit}", good=(0, 1, 128)).text
         if head != found.head:

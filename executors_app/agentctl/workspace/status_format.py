@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from typing import Any, Final
 
@@ -36,6 +37,23 @@ def parse_git_status(fields: list[bytes], *, errors: str = "replace") -> dict[st
         "clean": not any(found.values()),
         **found,
     }
+
+
+def parse_conflicts(fields: list[bytes]) -> dict[str, str]:
+    """Return which sides of a merge have changed, added (``A``) or deleted (``D``) each file in conflict, ours first.
+
+    Names are exact, as with ``surrogateescape``.
+    """
+    found = {}
+    lines = (os.fsdecode(field) for field in fields)
+    for line in lines:
+        kind, _, body = line.partition(" ")
+        if kind == "u":
+            sides, *_, path = body.split(" ", 9)
+            found[path] = sides
+        elif kind == "2":
+            next(lines, "")  # the old path, which may look like another line
+    return found
 
 
 def _value_of(headers: dict[str, str], name: str, *, none: str) -> str | None:

@@ -17,6 +17,7 @@ from executors_app.agentctl.workspace import branch_review
 from executors_app.agentctl.workspace.agent_preparation import Notice, prepare_workspace
 from executors_app.agentctl.workspace.file_search import FileSearch
 from executors_app.agentctl.workspace.preparation import WorkspacePreparation
+from executors_app.agentctl.workspace.review_parts import Part, PartOfBranch
 from executors_app.agentctl.workspace.shells import ShellManager
 from executors_app.machine.git import git_directory, workspace_root
 from executors_app.machine.git.seeds import Seed, read_seed
@@ -104,6 +105,14 @@ class Workspace:
     def branch_hunks(self, base: str, paths: Sequence[str], context: int) -> dict[str, Any]:
         """Return the hunks of files that the branch has changed. Blocks; raises ApiError."""
         return branch_review.branch_hunks(self.git, self._base(base), paths, context)
+
+    def list_part_changes(self, part: Part, owner_id: str, base: str) -> dict[str, Any]:
+        """Return what a part of the branch has changed; ``owner_id`` is the session of its snapshots. Blocks."""
+        return PartOfBranch(self.git, owner_id, part).list_changes(self._base(base))
+
+    def part_hunks(self, part: Part, owner_id: str, paths: Sequence[str], context: int) -> dict[str, Any]:
+        """Return the hunks of files that a part of the branch has changed. Blocks; raises ApiError."""
+        return PartOfBranch(self.git, owner_id, part).read_hunks(paths, context)
 
     def _base(self, requested: str) -> str:
         seed = self._seed()

@@ -54,6 +54,33 @@ class Change(StrEnum):
     CONFLICTED = "conflicted"
 
 
+class Conflict(StrEnum):
+    """What the sides of a merge have done to a file in conflict; *ours* is the branch's own side."""
+
+    BOTH_CHANGED = "both_changed"
+    BOTH_ADDED = "both_added"
+    BOTH_DELETED = "both_deleted"
+    ADDED_BY_US = "added_by_us"
+    ADDED_BY_THEM = "added_by_them"
+    DELETED_BY_US = "deleted_by_us"
+    DELETED_BY_THEM = "deleted_by_them"
+
+    @classmethod
+    def of(cls, sides: str) -> Conflict:
+        """Return what two letters of ``git status`` mean."""
+        return _CONFLICTS.get(sides, cls.BOTH_CHANGED)
+
+
+_CONFLICTS: Final = {
+    "AA": Conflict.BOTH_ADDED,
+    "DD": Conflict.BOTH_DELETED,
+    "AU": Conflict.ADDED_BY_US,
+    "UA": Conflict.ADDED_BY_THEM,
+    "DU": Conflict.DELETED_BY_US,
+    "UD": Conflict.DELETED_BY_THEM,
+}
+
+
 class Content(StrEnum):
     """What a file contains, and so whether it has hunks."""
 
@@ -103,6 +130,38 @@ class Problem(StrEnum):
     """The branch and its base have no commit in common, so every file is new."""
 
 
+class PartProblem(StrEnum):
+    """Why it cannot be shown what a part of a branch has changed."""
+
+    NOT_OF_BRANCH = "not_of_branch"
+    """No commit of this branch has this id."""
+    NOT_STORED = "not_stored"
+    """The repository no longer has the snapshots around the turn."""
+    NOT_ENDED = "not_ended"
+    """The turn has not ended."""
+    NO_SNAPSHOT = "no_snapshot"
+    """No snapshot was recorded before the turn, or none after it, because nothing had changed or none was taken."""
+
+
+MAX_COMMITS: Final = 100
+"""Commits of a branch that are listed."""
+_MAX_SUBJECT: Final = 200
+
+
+def name_commits(found: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return ``{commits: [{id, subject, author, at}], more_commits}`` of a log with one more than are listed."""
+    commits = [
+        {
+            "id": commit["id"],
+            "subject": commit["subject"][:_MAX_SUBJECT],
+            "author": commit["author"][:_MAX_SUBJECT],
+            "at": commit["at"],
+        }
+        for commit in found[:MAX_COMMITS]
+    ]
+    return {"commits": commits, "more_commits": len(found) > MAX_COMMITS}
+
+
 _CHANGES: Final = {
     "A": Change.ADDED,
     "C": Change.ADDED,
@@ -134,6 +193,8 @@ class ChangedFile:
     size: int | None = None
     """Bytes of the file now, or of a deleted one at the base, where lines are not counted."""
     uncommitted: bool = False
+    conflict: Conflict | None = None
+    """What is in conflict; None for any other change."""
     is_untracked: bool = False
     """Whether git does not know the file yet."""
 
@@ -157,15 +218,24 @@ class ChangedFile:
             "path": as_text(self.path),
             "old_path": as_text(self.old_path),
             "change": self.change.value,
+            "conflict": self.conflict,
             "content": self.content.value,
             "old_mode": self.old_mode,
             "new_mode": self.new_mode,
             "additions": self.additions,
             "deletions": self.deletions,
             "size": self.size,
+            "commits": self._commits_json(),
             "uncommitted": self.uncommitted,
             "version": self.version,
         }
+
+    def _commits_json(self) -> dict[str, str | None] | None:
+        """Return to which commits a submodule points: ``{old, new}``, None for none; None for any other file."""
+        if self.content is not Content.SUBMODULE:
+            return None
+        was_one, is_one = self.old_mode == _SUBMODULE, self.new_mode == _SUBMODULE
+        return {"old": self.old_id if was_one else None, "new": self.new_id if is_one else None}
 
 
 def list_arguments(

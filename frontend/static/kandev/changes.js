@@ -4,6 +4,7 @@ import { showComments } from "./comments.js";
 import { coloured } from "./diffs.js";
 import { counted, visible } from "./plain_text.js";
 import { hasFocusInReview, review } from "./review.js";
+import { choosePart, chosenPart, ofPart, whenPartChosen } from "./review_parts.js";
 import { isShown, whenShown } from "./tabs.js";
 import { dateAndTime } from "./times.js";
 import { loadViewed } from "./viewed.js";
@@ -23,6 +24,7 @@ const PIECE = 10; // commits
 let shown = 0; // number of the request that is shown; an older answer does not replace a newer one
 
 whenShown("changes", () => shown || showChanges());
+whenPartChosen(() => (isShown("changes") ? showChanges() : (shown = 0)));
 onWorkspace((what) => {
   // Do not replace a diff that the user is reading, or a message that the user is writing.
   const isBusy = what === "content" && (place.querySelector(":scope > .diff") || [...panel.querySelectorAll("textarea")].some((field) => field.value) || hasFocusInReview());
@@ -54,10 +56,11 @@ async function showChanges(...notes) {
 // Without it, because its agentctl is too old for example, everything else is still shown.
 async function wholeBranch() {
   try {
-    const [found] = await Promise.all([look(panel.dataset.review), loadViewed()]);
+    const [found] = await Promise.all([look(ofPart(panel.dataset.review)), loadViewed()]);
     return () => review(found);
   } catch (error) {
-    return () => [note(`The whole branch cannot be shown. ${reasonOf(error)}`)];
+    const whole = chosenPart() === "branch" ? [] : [row(button("Show the whole branch", () => choosePart("branch"), "small"))];
+    return () => [note(`The changes of the branch cannot be shown. ${reasonOf(error)}`), ...whole];
   }
 }
 
@@ -188,7 +191,9 @@ function history({ commits, more }) {
 
 function commitLine({ id, subject, author, at, body }) {
   const item = document.createElement("li");
-  item.append(make("span", "", subject), make("small", "", `${id.slice(0, 8)} · ${author} · ${dateAndTime(new Date(at))}`));
+  const open = button(subject || "Without a subject", () => choosePart(`commit:${id}`), "quiet subject");
+  open.title = "Show what this commit has changed";
+  item.append(open, make("small", "", `${id.slice(0, 8)} · ${author} · ${dateAndTime(new Date(at))}`));
   if (body) item.title = visible(body);
   return item;
 }

@@ -5,7 +5,7 @@
 
 import { newId } from "./draft.js";
 import { counted, visible } from "./plain_text.js";
-import { whenLinesShown } from "./review_lines.js";
+import { placeBelow, whenLinesShown } from "./review_lines.js";
 import { alarm, ask, button, done, make, note, reasonOf, row } from "./workspace.js";
 
 const panel = document.getElementById("panel-changes");
@@ -243,7 +243,7 @@ function textOf(lines, side, first, last) {
 function put(form, lines) {
   const last = Number(form.elements.last_line.value);
   const line = lines.querySelector(`[data-side="${form.dataset.side}"][data-line="${last}"]`);
-  if (line) line.after(form);
+  if (line) placeBelow(line, form);
   else lines.append(form);
 }
 
@@ -255,7 +255,7 @@ function markLines(lines) {
     if (!line) continue;
     const shown = make("div", "remark");
     shown.append(make("small", "", `${comment.author}, ${rangeOf(comment)}`), make("p", "said", comment.text));
-    line.after(shown);
+    placeBelow(line, shown);
   }
 }
 

@@ -2,7 +2,11 @@
 // Hunks are loaded when their file comes into view, and kept as long as the file has not changed.
 
 import { counted, visible } from "./plain_text.js";
+import { isInstalled } from "./review_colours.js";
 import { linesOf } from "./review_lines.js";
+import { againstOf, ofPart, partChoice, partNotes } from "./review_parts.js";
+import { treeOf } from "./review_tree.js";
+import { isSplit, viewChoice, whenViewChanges } from "./review_view.js";
 import { isShown } from "./tabs.js";
 import { isViewed, setViewed } from "./viewed.js";
 import { alarm, button, look, make, note, reasonOf, row } from "./workspace.js";
@@ -21,9 +25,20 @@ const PROBLEMS = {
   not_found: ({ name }) => `The base ${name} was not found in this workspace, so only what is not committed is compared.`,
   unrelated: ({ name }) => `This branch has no commit in common with ${name}, so every file counts as new.`,
 };
+const CONFLICTS = {
+  both_changed: "Compared with this branch's own side of the merge.",
+  both_added: "Both sides of the merge have added it. Compared with this branch's own side.",
+  both_deleted: "Both sides of the merge have deleted or renamed it.",
+  added_by_us: "Only this branch has a file of this name.",
+  added_by_them: "Only the other side of the merge has a file of this name, which is shown here.",
+  deleted_by_us: "This branch has deleted it, and the other side has changed it. Shown as it is there.",
+  deleted_by_them: "The other side of the merge has deleted it, and this branch has changed it.",
+};
 const loaded = new Map(); // version and lines around: the lines of a file
 const bodies = new Map(); // body: its file, while it waits for its lines
+const shown = new Map(); // body: function that shows its lines again
 let waiting = [];
+let shownPart = null; // of the branch; until another one has arrived, lines are those of this one
 let isLoading = false;
 let watcher = null;
 
@@ -35,12 +50,14 @@ export function review(found) {
   watcher?.disconnect();
   waiting = [];
   bodies.clear();
+  shown.clear();
+  shownPart = found.part;
   watcher = new IntersectionObserver(seen, { rootMargin: "600px 0px" });
   const made = make("div", "review");
-  made.append(make("h3", "", "The whole branch"), ...about(found));
+  made.append(make("h3", "", "The whole branch"), partChoice(found), ...about(found));
   if (found.files.length) {
-    const list = listOf(found.files);
-    made.append(list, keysHint(), ...found.files.map((file, number) => article(file, number, found, list.children[number])));
+    const { list, items } = treeOf(found.files, counts, linkTo);
+    made.append(list, row(...viewChoice(), keysHint()), ...found.files.map((file, number) => article(file, number, found, items[number])));
   }
   return [made];
 }
@@ -49,14 +66,21 @@ export function review(found) {
 
 function about(found) {
   const { base, count, additions, deletions, truncated } = found;
-  const against = base.problem ? "not committed" : `changed since ${base.name}`;
+  const notes = partNotes(found.part).map(note);
+  if (found.part?.problem) return notes;
+  const against = againstWhat(found);
   const sums = make("p", "sums");
   sums.append(`${counted(count, "file")} ${against}`, ...(count ? [" ", ...counts({ additions, deletions })] : []));
-  const problem = base.problem ? [note(PROBLEMS[base.problem]?.(base) ?? "This branch cannot be compared with its base.")] : [];
-  const apart = base.problem === "" || found.ahead !== null ? [note(apartFrom(base.name, found))] : [];
+  const problem = base?.problem ? [note(PROBLEMS[base.problem]?.(base) ?? "This branch cannot be compared with its base.")] : [];
+  const apart = base && (base.problem === "" || found.ahead !== null) ? [note(apartFrom(base.name, found))] : [];
   const upstream = found.upstream ? [note(apartFrom(found.upstream.name, found.upstream))] : [];
   const cut = truncated ? [note("The list is too long to show completely, and what is not listed may not be counted.")] : [];
-  return [sums, ...problem, ...apart, ...upstream, ...cut];
+  return [sums, ...notes, ...problem, ...apart, ...upstream, ...cut];
+}
+
+function againstWhat({ base, part }) {
+  if (!base) return againstOf(part);
+  return base.problem ? "not committed" : `changed since ${base.name}`;
 }
 
 function apartFrom(name, { ahead, behind }) {
@@ -75,21 +99,16 @@ function counts({ additions, deletions }) {
 
 // --- the list of files ---
 
-function listOf(files) {
-  const list = make("ul", "changed reviewed");
-  list.append(...files.map((file, number) => {
-    const item = document.createElement("li");
-    const link = make("a");
-    link.href = `#change-${number}`;
-    link.append(markOf(file), make("span", "path", file.path), ...counts(file));
-    link.addEventListener("click", (event) => {
-      event.preventDefault();
-      goTo(number);
-    });
-    item.append(link);
-    return item;
-  }));
-  return list;
+function linkTo(file, number, name) {
+  const link = make("a");
+  link.href = `#change-${number}`;
+  link.append(markOf(file), make("span", "path", name), ...counts(file));
+  link.title = visible(file.path);
+  link.addEventListener("click", (event) => {
+    event.preventDefault();
+    goTo(number);
+  });
+  return link;
 }
 
 function markOf({ change }) {
@@ -99,8 +118,9 @@ function markOf({ change }) {
 }
 
 function keysHint() {
-  const hint = make("p", "none");
+  const hint = make("span", "none");
   hint.append(make("kbd", "", "j"), " next file, ", make("kbd", "", "k"), " previous file");
+  if (!isInstalled) hint.title = "Lines have no colours: run `make setup` where npm is installed, then restart the server.";
   return hint;
 }
 
@@ -140,7 +160,7 @@ function article(file, number, found, item) {
   const title = make("h4", "", file.old_path ? `${file.path} ← ${file.old_path}` : file.path);
   title.id = `change-${number}`;
   title.tabIndex = -1;
-  const words = [WORDS[file.change] ?? file.change, ...(file.uncommitted && !found.base.problem ? ["not committed"] : [])];
+  const words = [WORDS[file.change] ?? file.change, ...(file.uncommitted && found.base && !found.base.problem ? ["not committed"] : [])];
   const facts = make("p", "facts", words.join(", "));
   facts.append(...counts(file).flatMap((part) => [" ", part]));
   const body = hasLines(file) ? bodyOf(file) : null;
@@ -156,20 +176,32 @@ function hasLines({ change, content, additions, deletions }) {
   return ["text", "symlink"].includes(content) && (additions ?? 1) + (deletions ?? 0) > 0;
 }
 
-function explanations({ change, content, old_mode, new_mode, size, additions, deletions }) {
+function explanations({ change, conflict, content, commits, old_mode, new_mode, size, additions, deletions }) {
   const bytes = size === null ? "" : ` of ${counted(size, "byte")}`;
   const sentences = [];
   if (content === "binary") sentences.push(`A binary file${bytes}: it has no lines to show.`);
   if (content === "large") sentences.push(`A large file${bytes}: its lines are not compared.`);
-  if (content === "submodule") sentences.push("A submodule: it points to another commit.");
+  if (content === "submodule") sentences.push(submoduleSentence(commits));
   if (content === "symlink") sentences.push("A symbolic link: its line is where it leads.");
   if (content === "repository") sentences.push("A repository of its own: what is in it does not belong to this branch.");
   if (change === "line_ends_only") sentences.push("Only the ends of its lines differ, which are shown as ␍.");
-  if (change === "conflicted") sentences.push("Compared with this branch's own side of the merge.");
+  if (change === "conflicted") sentences.push(CONFLICTS[conflict] ?? CONFLICTS.both_changed);
   if (old_mode && new_mode && old_mode !== new_mode && change !== "type_changed") sentences.push(modeChange(old_mode, new_mode));
   if (content === "text" && change === "renamed" && !additions && !deletions) sentences.push("Its content is the same.");
   if (content === "text" && change === "added" && additions === 0) sentences.push("It is empty.");
   return sentences.map(note);
+}
+
+// An agentctl of an earlier release does not say to which commits it points.
+function submoduleSentence(commits) {
+  if (!commits) return "A submodule: it points to another commit.";
+  if (commits.old === null) return `A submodule, which points to ${commitWords(commits.new)}.`;
+  if (commits.new === null) return `It was a submodule, which pointed to ${commitWords(commits.old)}.`;
+  return `A submodule: it pointed to ${commitWords(commits.old)}, and now points to ${commitWords(commits.new)}.`;
+}
+
+function commitWords(commit) {
+  return commit ? `commit ${commit.slice(0, 8)}` : "the commit that its line names";
 }
 
 function modeChange(before, now) {
@@ -217,7 +249,7 @@ async function loadSome() {
   const query = new URLSearchParams({ lines_around: STEPS[step] });
   for (const body of requested) query.append("path", bodies.get(body).file.path);
   try {
-    const { files } = await look(`${panel.dataset.review}hunks/?${query}`);
+    const { files } = await look(ofPart(`${panel.dataset.review}hunks/?${query}`, shownPart));
     const answers = new Map(files.map((answer) => [answer.path, answer])); // two files may have the same readable path
     for (const body of requested) arrived(body, answers.get(bodies.get(body)?.file.path));
   } catch (error) {
@@ -255,11 +287,16 @@ function again(body, step) {
   load();
 }
 
+whenViewChanges(() => {
+  for (const again of shown.values()) again();
+});
+
 function show(hunks, file, body, step) {
   body.file = file;
+  shown.set(body, () => body.replaceChildren(...show(hunks, file, body, step)));
   if (!hunks.change) return [note("This file no longer differs.")];
-  if (!hunks.hunks.length) return [note("No lines to show.")];
-  const parts = [linesOf(hunks.hunks, file)];
+  if (!hunks.hunks.length) return file.change === "conflicted" ? [] : [note("No lines to show.")];
+  const parts = [linesOf(hunks.hunks, file, isSplit(), (shownPart?.kind ?? "branch") === "branch")];
   if (hunks.truncated) parts.push(note("Only the beginning is shown."));
   if (hunks.cut) parts.push(note("Long lines are cut off."));
   const isWhole = ["added", "deleted"].includes(hunks.change) || hunks.truncated || step === STEPS.length - 1;

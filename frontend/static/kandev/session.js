@@ -18,10 +18,11 @@ import * as queue from "./queue.js";
 import * as reading from "./reading.js";
 import * as tabs from "./tabs.js";
 import { showLocalTimes } from "./times.js";
+import "./turn_ends.js";
 import { showKey } from "./waits.js";
 import { workspaceChanged, workspaceIs } from "./workspace.js";
 
-const PARTS = ["strip", "banner", "permissions", "ledger", "queue", "choices", "now", "refusal", "controls", "waits", "continuity", "agent", "title", "bar"];
+const PARTS = ["strip", "banner", "turns", "permissions", "ledger", "queue", "choices", "now", "refusal", "controls", "waits", "continuity", "agent", "title", "bar"];
 const EVERY = 1000;
 const EVERY_WITH_SOCKET = 10000;
 const AFTER_NEWS = 50;

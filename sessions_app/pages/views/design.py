@@ -28,6 +28,8 @@ TONES: Final = (
 COLOURS: Final = (
     *("back", "sunken", "surface", "raised", "line", "edge", "text", "faint", "accent", "accent-back", "danger"),
     *(f"{tone}{part}" for tone, _ in TONES for part in ("", "-back")),
+    *(f"code-{part}" for part in ("keyword", "string", "number", "name", "comment")),
+    *("good-mark", "bad-mark"),
 )
 TYPOGRAPHY: Final = ("2xl", "xl", "l", "m", "s", "xs")
 _TOKEN_PATTERN: Final = re.compile(r"^ *--([\w-]+): (.+);$", re.MULTILINE)

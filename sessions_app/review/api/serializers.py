@@ -6,16 +6,45 @@ from typing import Any
 
 from rest_framework import serializers
 
-from executors_app.machine.git.branch_changes import MAX_CONTEXT, MAX_PATHS, Change, Content, Problem
+from executors_app.machine.git.branch_changes import (
+    MAX_CONTEXT,
+    MAX_PATHS,
+    Change,
+    Conflict,
+    Content,
+    PartProblem,
+    Problem,
+)
 from sessions_app.api.serializers.common import KeptQuerySerializer, SizedListField, StrictCharField, values_of
+from sessions_app.review.rules.parts import WHOLE_BRANCH, Part, PartKind
 from sessions_app.workspace.api.serializers import ShownSerializer
 
 CHANGES = values_of(Change)
+CONFLICTS = values_of(Conflict)
 CONTENTS = values_of(Content)
 PROBLEMS = values_of(Problem)
+PARTS = values_of(PartKind)
+PART_PROBLEMS = values_of(PartProblem)
 
 
-class HunksQuerySerializer(KeptQuerySerializer):
+class ChangesQuerySerializer(KeptQuerySerializer):
+    """``?of=`` the whole branch, or a part of it."""
+
+    of = StrictCharField(
+        max_length=100,
+        default=str(WHOLE_BRANCH),
+        help_text="`branch`, `uncommitted`, `commit:` with the full id of a commit, or `turn:` with the id of a turn.",
+    )
+
+    def validate_of(self, value: str) -> Part:
+        """Return the part; raises ValidationError."""
+        try:
+            return Part.parse(value)
+        except ValueError:
+            raise serializers.ValidationError("There is no such part of a branch.") from None
+
+
+class HunksQuerySerializer(ChangesQuerySerializer):
     """``?path=`` relative to the workspace, once for each file."""
 
     path = SizedListField(
@@ -43,26 +72,76 @@ class UpstreamSerializer(serializers.Serializer[Any]):
     behind = serializers.IntegerField(allow_null=True)
 
 
+class SubmoduleCommitsSerializer(serializers.Serializer[Any]):
+    """To which commits a submodule pointed and points: null for none, empty if that is not known."""
+
+    old = serializers.CharField(allow_null=True, allow_blank=True)
+    new = serializers.CharField(allow_null=True, allow_blank=True)
+
+
 class ChangedFileSerializer(serializers.Serializer[Any]):
-    """A file that differs from the base. Lines are counted for text only; ``size`` is set where they are not."""
+    """A file that differs. Lines are counted for text only; ``size`` is set where they are not.
+
+    ``conflict`` says what the sides of a merge have done to a file in conflict; ``commits`` is set for a submodule.
+    """
 
     path = serializers.CharField()
     old_path = serializers.CharField(allow_blank=True)
     change = serializers.ChoiceField(choices=CHANGES)
+    conflict = serializers.ChoiceField(choices=CONFLICTS, allow_null=True)
     content = serializers.ChoiceField(choices=CONTENTS)
     old_mode = serializers.CharField(allow_blank=True)
     new_mode = serializers.CharField(allow_blank=True)
     additions = serializers.IntegerField(allow_null=True)
     deletions = serializers.IntegerField(allow_null=True)
     size = serializers.IntegerField(allow_null=True)
+    commits = SubmoduleCommitsSerializer(allow_null=True)
     uncommitted = serializers.BooleanField()
     version = serializers.CharField(allow_blank=True)
 
 
-class BranchChangesSerializer(ShownSerializer):
-    """What a branch has changed. If ``files`` is truncated, ``count`` and the sums may lack files."""
+class PartSerializer(serializers.Serializer[Any]):
+    """What is shown. ``problem`` says why it is not known what a part has changed."""
 
-    base = BaseSerializer()
+    kind = serializers.ChoiceField(choices=PARTS)
+    id = serializers.CharField(allow_blank=True)
+    problem = serializers.ChoiceField(choices=PART_PROBLEMS, allow_blank=True)
+
+
+class BranchCommitSerializer(serializers.Serializer[Any]):
+    """A commit of the branch."""
+
+    id = serializers.CharField()
+    subject = serializers.CharField(allow_blank=True)
+    author = serializers.CharField(allow_blank=True)
+    at = serializers.CharField()
+
+
+class BranchTurnSerializer(serializers.Serializer[Any]):
+    """A turn of the agent. ``prompt`` is how it begins; ``problem`` says why its changes cannot be shown."""
+
+    id = serializers.CharField()
+    started_at = serializers.DateTimeField()
+    ended_at = serializers.DateTimeField(allow_null=True)
+    state = serializers.CharField()
+    origin = serializers.CharField(allow_null=True)
+    prompt = serializers.CharField(allow_blank=True)
+    problem = serializers.ChoiceField(choices=PART_PROBLEMS, allow_blank=True)
+
+
+class BranchChangesSerializer(ShownSerializer):
+    """What a branch or a part of it has changed. If ``files`` is truncated, ``count`` and the sums may lack files.
+
+    ``base`` is null for a part: its files are compared with where it began. ``commits`` and ``turns`` are the newest
+    parts that can be requested; ``commits`` is null if it is not known which commits the branch has.
+    """
+
+    part = PartSerializer()
+    commits = BranchCommitSerializer(many=True, allow_null=True)
+    more_commits = serializers.BooleanField()
+    turns = BranchTurnSerializer(many=True)
+    more_turns = serializers.BooleanField()
+    base = BaseSerializer(allow_null=True)
     branch = serializers.CharField(allow_null=True)
     head = serializers.CharField(allow_null=True)
     ahead = serializers.IntegerField(allow_null=True)
@@ -106,5 +185,5 @@ class FileHunksSerializer(serializers.Serializer[Any]):
 class BranchHunksSerializer(ShownSerializer):
     """The hunks of changed files, in the order of the request."""
 
-    base = BaseSerializer()
+    base = BaseSerializer(allow_null=True)
     files = FileHunksSerializer(many=True)

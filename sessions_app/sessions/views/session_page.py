@@ -52,6 +52,7 @@ from sessions_app.recovery.rules.resumability import Assessment, Mode, Policy, S
 from sessions_app.recovery.rules.resume_cost import usage_sentence
 from sessions_app.recovery.services.assessment import can_be_taken_over, execution_of
 from sessions_app.recovery.services.resume_costs import first_turns
+from sessions_app.review.turn_parts import list_turn_ends
 from sessions_app.sessions.rules.session_status import SessionStatus
 from sessions_app.sessions.rules.situation_facts import (
     Code,
@@ -98,6 +99,7 @@ SESSION_PARTS: Final[Mapping[str, str]] = {
     "strip": "sessions/strip.html",
     "banner": "sessions/banner.html",
     "permissions": "permissions/permissions.html",
+    "turns": "review/turn_ends.html",
     "ledger": "prompts/ledger.html",
     "queue": "prompts/queue.html",
     "choices": "agents/choices.html",
@@ -142,6 +144,11 @@ class SessionPage:
     def task(self) -> Task:
         """Its task."""
         return self._session.task
+
+    @property
+    def turn_ends(self) -> list[dict[str, Any]]:
+        """The newest ended turns whose changes are known, for links to these, with where they ended in the log."""
+        return list_turn_ends(self._session)
 
     # -- state -------------------------------------------------------------------------------
 

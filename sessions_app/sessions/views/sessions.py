@@ -56,6 +56,7 @@ def show_session(request: UserHttpRequest, task_id: uuid.UUID, session_id: uuid.
         "older_than": messages[0].seq if older else None,
         "may_commit": writes,
         "has_terminal": bool(find("kandev/vendor/xterm.js")),
+        "has_highlight": bool(find("kandev/vendor/highlight.js")),
         "may_operate": writes and may_operate(request.user, row),
         "new_wait": WaitCreateForm(auto_id="wait-%s"),
         "is_past": is_past,

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import Any
 
 import pytest
+from django.utils import timezone
 from playwright.sync_api import Page, expect
 
-from sessions_app.models import Prompt, ReviewComment, Task, TaskSession, ViewedVersion
+from executors_app.agentctl.workspace.snapshots import take_snapshot
+from sessions_app.models import Prompt, ReviewComment, Task, TaskSession, Turn, ViewedVersion
 from tests.pages.accessibility import accessibility_problems
 from tests.pages.browsers import NO_SOCKET
 from tests.pages.world import path_of
+from tests.review.pages.conftest import LINES
 from tests.waiting import eventually
 from tests.workspace.served import Place
+from tests.workspace.trees import git_of
 
 pytestmark = [pytest.mark.browser, pytest.mark.django_db(transaction=True)]
 
@@ -47,6 +52,67 @@ def test_whole_branch_is_shown_against_its_base(visit: Any, session: TaskSession
     code.get_by_role("button", name="Show the whole file").click()
     expect(code.locator(".lines")).to_contain_text("line 99")
     expect(code.get_by_role("button", name="Show")).to_have_count(0)
+    assert ada.unexpected(*NO_SOCKET) == []
+
+
+def test_lines_are_coloured_and_shown_side_by_side_where_there_is_room(
+    visit: Any, session: TaskSession, place: Place
+) -> None:
+    (place.workspace / "code.py").write_text(LINES.replace("line 50\n", "line 50 = 'x'\n"))
+    ada = visit(viewport={"width": 1800, "height": 1000})
+    page = ada.open(path_of(session))
+    code = open_changes(page).locator("article").first
+    expect(code.locator(".line.plus .hljs-string.word")).to_have_text("'x'")
+    page.get_by_role("button", name="Side by side").click()
+    beside = code.locator(".pair:has(.minus) > .line")
+    expect(beside).to_have_text(["-line 50", "+line 50 = 'x'"])
+    expect(code.locator("[data-side=old][data-line='50']")).to_have_text("line 49")
+    page.reload()
+    expect(beside).to_have_count(2)
+    page.set_viewport_size({"width": 390, "height": 844})
+    expect(code.locator(".pair")).to_have_count(0)
+    expect(page.get_by_role("button", name="Side by side")).to_be_hidden()
+    page.set_viewport_size({"width": 1800, "height": 1000})
+    expect(beside).to_have_count(2)
+    page.get_by_role("button", name="Unified").click()
+    expect(code.locator(".pair")).to_have_count(0)
+    page.get_by_role("button", name="Side by side").click()
+    expect(code.locator(".line.plus .hljs-string.word")).to_have_text("'x'")
+    assert ada.unexpected(*NO_SOCKET) == []
+    assert accessibility_problems(page) == []
+
+
+def test_parts_are_chosen_above_the_files_and_from_the_end_of_a_turn(
+    visit: Any, session: TaskSession, place: Place
+) -> None:
+    git, copy = git_of(place.workspace), place.base / "copy"
+    before = take_snapshot(git, "session-1", copy, "turn_start").commit
+    (place.workspace / "src" / "deep").mkdir(parents=True)
+    (place.workspace / "src" / "deep" / "made.py").write_text("by_the_turn = 1\n")
+    after = take_snapshot(git, "session-1", copy, "turn_end").commit
+    git.close()
+    at = timezone.now() - timedelta(hours=1)
+    known = {"snapshot_before": before, "snapshot_after": after, "first_seq": 0, "last_seq": 10**6}
+    Turn.objects.create(session=session, message_id="m", state="completed", started_at=at, ended_at=at, **known)
+    ada = visit()
+    page = ada.open(path_of(session))
+    page.get_by_role("link", name="What this turn changed").click()
+    review = page.locator(".review")
+    expect(review).to_contain_text("1 file changed in this turn +1 −0")
+    expect(review.locator("article h4")).to_have_text("src/deep/made.py")
+    folder = review.locator(".reviewed details")
+    expect(folder.locator("summary")).to_contain_text("src/deep/1 file")
+    folder.locator("summary").click()
+    expect(folder.get_by_role("link", name="made.py")).to_be_hidden()
+
+    chosen = review.get_by_role("combobox")
+    chosen.select_option("Uncommitted changes")
+    expect(review).to_contain_text("3 files not committed")
+    page.get_by_role("button", name="Rename", exact=True).click()
+    expect(review).to_contain_text("1 file changed in commit")
+    expect(review.locator("article h4")).to_have_text("new name ← old name")
+    review.get_by_role("combobox").select_option("The whole branch")
+    expect(review).to_contain_text("5 files changed since main")
     assert ada.unexpected(*NO_SOCKET) == []
 
 

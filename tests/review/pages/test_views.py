@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
@@ -40,14 +41,27 @@ def test_page_shows_the_whole_branch_with_its_lines(ada: Any, session: TaskSessi
     assert f"{path_of(session)}changes/" in ada.get(path_of(session)).content.decode()
 
 
+def test_page_shows_parts_of_the_branch(ada: Any, session: TaskSession) -> None:
+    html = page_of(ada, session)
+    commits = re.findall(r'href="\?of=(commit:[0-9a-f]{40})">([^<]+)', html)
+    assert [subject for _, subject in commits] == ["Rename", "Write code.py"]
+    shown = page_of(ada, session, f"?of={commits[0][0]}")
+    assert "1 file changed in commit" in shown
+    assert "new name ← old name" in shown
+    assert "2 files not committed" in page_of(ada, session, "?of=uncommitted")
+    assert "This branch has no such commit." in page_of(ada, session, f"?of=commit:{'0' * 40}")
+    for of in ("commit:x", "turn:00000000-0000-0000-0000-000000000000"):
+        assert ada.get(f"{path_of(session)}changes/?of={of}").status_code == 404
+
+
 def test_lines_are_shown_in_pages_of_files(ada: Any, session: TaskSession, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(review_views, "MAX_PATHS", 1)
     assert "line 50" in page_of(ada, session)
     second = page_of(ada, session, "?from=1")
     assert "line 50" not in second
-    assert '"?from=0"' in second
-    assert '"?from=2"' in second
-    assert "?from=4" not in page_of(ada, session, "?from=3")
+    assert '"?of=branch&amp;from=0"' in second
+    assert '"?of=branch&amp;from=2"' in second
+    assert "from=4" not in page_of(ada, session, "?from=3")
     assert "article" not in page_of(ada, session, "?from=99")
     assert ada.get(f"{path_of(session)}changes/?from=x").status_code == 404
 
@@ -57,10 +71,10 @@ def test_file_without_room_for_its_lines_says_so_and_leads_to_them(
 ) -> None:
     found, hunks = services.read_open_or_saved(session, 0, 20, 3)
     hunks[1] |= {"hunks": [], "left_out": True}
-    monkeypatch.setattr(review_views, "read_open_or_saved", lambda *asked: (found, hunks))
+    monkeypatch.setattr(review_views, "read_open_or_saved", lambda *requested: (found, hunks))
     html = page_of(ada, session)
     assert html.count("There was no more room for its lines.") == 1
-    assert '<a href="?from=1">Show them</a>' in html
+    assert '<a href="?of=branch&amp;from=1">Show them</a>' in html
 
 
 def test_paths_that_are_too_long_for_one_request_are_shown_by_further_pages(
@@ -69,7 +83,7 @@ def test_paths_that_are_too_long_for_one_request_are_shown_by_further_pages(
     monkeypatch.setattr(services, "_ADDRESS", len("code.py"))
     html = page_of(ada, session)
     assert 'data-line="51"' in html
-    assert [f'"?from={number}">Show them' in html for number in range(4)] == [False, True, True, True]
+    assert [f'"?of=branch&amp;from={number}">Show them' in html for number in range(4)] == [False, True, True, True]
 
 
 def test_closed_workspace_shows_its_saved_state(ada: Any, world: World, session: TaskSession, place: Place) -> None:
