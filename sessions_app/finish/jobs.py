@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import logging
+import threading
 import uuid
+from contextlib import suppress
+from functools import partial
 from typing import Final
 
 from django.db import connection
@@ -61,10 +65,40 @@ class FinishJob(Job):
         """Try once; return False if it is to be tried again."""
         async with self._slots:
             try:
-                return await asyncio.to_thread(_carry_out, intent_id)
+                return await _in_thread(intent_id)
             except Exception:
                 log.exception("the merge or push %s could not be carried out", intent_id)
                 return False
+
+
+async def _in_thread(intent_id: uuid.UUID) -> bool:
+    """Carry an intent out in a thread for which the end of the process does not wait.
+
+    git and a remote may take minutes. Whoever continues looks first, so ending in the middle does no harm.
+    """
+    loop, context = asyncio.get_running_loop(), contextvars.copy_context()
+    result: asyncio.Future[bool] = loop.create_future()
+
+    def run() -> None:
+        try:
+            done = partial(_set_result, result, context.run(_carry_out, intent_id))
+        except Exception as error:  # noqa: BLE001  (raised again where the result is awaited)
+            done = partial(_set_error, result, error)
+        with suppress(RuntimeError):  # the loop has ended
+            loop.call_soon_threadsafe(done)
+
+    threading.Thread(target=run, name=f"finish {intent_id}", daemon=True).start()
+    return await result
+
+
+def _set_result(result: asyncio.Future[bool], value: bool) -> None:
+    if not result.done():
+        result.set_result(value)
+
+
+def _set_error(result: asyncio.Future[bool], error: Exception) -> None:
+    if not result.done():
+        result.set_exception(error)
 
 
 def _carry_out(intent_id: uuid.UUID) -> bool:
