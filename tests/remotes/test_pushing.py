@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from django.test import Client
 
 from sessions_app.finish.execution import carry_out
 from sessions_app.finish.models import FinishIntent, record_plan
@@ -198,3 +199,37 @@ def test_push_needs_a_right_of_its_own(made: Mergeable, hosted: Path, server: Gi
 def _set_hosted(made: Mergeable, hosted: Path, ref: str, commit: str) -> None:
     """Move a branch on the server, as another person's push does."""
     run_git(made.path, "push", "--quiet", "--force", str(hosted), f"{commit}:{ref}")
+
+
+def test_page_and_api_show_what_is_pushed_before_and_what_the_server_said_after(
+    made: Mergeable, hosted: Path, client: Client
+) -> None:
+    add_hook(hosted, "post-receive", "echo 'See https://example.org/new <b>and</b> javascript:x'")
+    client.force_login(make_user())
+    path = f"/tasks/{made.session.task_id}/sessions/{made.session.id}/push/"
+    commit = made.at(made.branch)
+    page = client.get(path).text
+    assert "starts whatever the server runs" in page
+    assert f'name="commit" value="{commit}"' in page
+    assert 'name="expected" value=""' in page
+    assert client.post(path, {"target": "branch", "commit": commit, "expected": ""}).status_code == 302
+    (intent,) = recent_pushes(made.session)
+    assert 'data-every="1000"' in client.get(f"{path}live/").json()["parts"]["pushes"]
+    assert carry_out(intent.id)
+    page = client.get(path).text
+    assert 'href="https://example.org/new"' in page
+    assert "&lt;b&gt;and&lt;/b&gt; javascript:x" in page
+    assert "at this commit already" in page
+    other = made.at("main")
+    _set_hosted(made, hosted, branch_of(made), other)
+    made.commit_to(made.branch, "three", "3\n")
+    page = client.get(path).text
+    assert 'name="overwrite"' in page
+    found = client.get(f"/api/v1{path}").json()
+    assert (found["remote_commit"], found["overwrites"], found["may_push"]) == (other, True, True)
+    assert [row["answer"] for row in found["pushes"]] == ["See https://example.org/new <b>and</b> javascript:x"]
+    assert TOKEN not in str(found)
+    made.session.task.team.permissions.clear()
+    page = client.get(path).text
+    assert "You may not push here" in page
+    assert 'name="commit"' not in page
