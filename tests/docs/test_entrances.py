@@ -121,6 +121,7 @@ FILES: Final[Mapping[str, str]] = {
             *("demo/restart_demo", "management/startup", "demo/temporary_deployment", "kernel/wakeups"),
             *(
                 "notifications/round_lock",
+                "pages/assets",
                 "pages/views/design",
                 "pages/views/help_pages",
                 "portable/export_cursor",
