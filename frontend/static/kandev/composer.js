@@ -24,6 +24,7 @@ function grow() {
 }
 
 export function begin() {
+  if (matchMedia("(pointer: fine)").matches) text.placeholder = "Ask for a change (@ file, / command, ↑ earlier prompt)";
   // Once the text differs, it is another prompt: there is nothing to retry.
   text.addEventListener("input", () => (retry.hidden = true));
   if (CSS.supports("field-sizing", "content")) return;

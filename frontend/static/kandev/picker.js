@@ -36,7 +36,7 @@ export function createPicker({ input, chosen, text, area, marked, tell, changed 
   // How much of the limits is used.
   function total() {
     const bytes = kept.reduce((sum, { size }) => sum + size, 0);
-    return `${kept.length} of ${counted(most, "file")}, ${(bytes / 2 ** 20).toFixed(1)} of ${mostBytes / 2 ** 20} MiB`;
+    return `${kept.length} of ${counted(most, "file")}, ${inMebibytes(bytes)} of ${mostBytes / 2 ** 20} MiB`;
   }
 
   function row(file) {
@@ -79,6 +79,10 @@ export function createPicker({ input, chosen, text, area, marked, tell, changed 
 
   // sent(these): the server has them; files that were added meanwhile belong to the next prompt.
   return { files: () => [...kept], sent: (these) => keep(kept.filter((file) => !these.includes(file))) };
+}
+
+function inMebibytes(bytes) {
+  return bytes < 2 ** 20 / 10 ? "less than 0.1" : (bytes / 2 ** 20).toFixed(1);
 }
 
 function isSame(one, other) {
