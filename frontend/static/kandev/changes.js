@@ -191,7 +191,9 @@ function history({ commits, more }) {
 
 function commitLine({ id, subject, author, at, body }) {
   const item = document.createElement("li");
-  const open = button(subject || "Without a subject", () => choosePart(`commit:${id}`), "quiet subject");
+  const open = make("a", "subject", subject || "Without a subject");
+  open.href = `changes/?of=commit:${id}`;
+  open.dataset.changesOf = `commit:${id}`;
   open.title = "Show what this commit has changed";
   item.append(open, make("small", "", `${id.slice(0, 8)} · ${author} · ${dateAndTime(new Date(at))}`));
   if (body) item.title = visible(body);

@@ -108,7 +108,7 @@ def test_parts_are_chosen_above_the_files_and_from_the_end_of_a_turn(
     chosen = review.get_by_role("combobox")
     chosen.select_option("Uncommitted changes")
     expect(review).to_contain_text("3 files not committed")
-    page.get_by_role("button", name="Rename", exact=True).click()
+    page.get_by_role("link", name="Rename", exact=True).click()
     expect(review).to_contain_text("1 file changed in commit")
     expect(review.locator("article h4")).to_have_text("new name ← old name")
     review.get_by_role("combobox").select_option("The whole branch")
