@@ -19,6 +19,7 @@ from sessions_app.maintenance import admin as maintenance_admin
 from sessions_app.metrics import admin as metrics_admin
 from sessions_app.navigation import admin as navigation_admin
 from sessions_app.permissions import admin as permissions_admin
+from sessions_app.planning import admin as planning_admin
 from sessions_app.prompts import admin as prompts_admin
 from sessions_app.recovery import admin as recovery_admin
 from sessions_app.remotes import admin as remotes_admin
@@ -44,6 +45,7 @@ __all__ = [
     "metrics_admin",
     "navigation_admin",
     "permissions_admin",
+    "planning_admin",
     "prompts_admin",
     "recovery_admin",
     "remotes_admin",

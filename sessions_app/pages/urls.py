@@ -13,6 +13,7 @@ from sessions_app.finish import urls as finish
 from sessions_app.navigation import urls as navigation
 from sessions_app.notifications import urls as notifications
 from sessions_app.pages.views import design, health, help_pages
+from sessions_app.planning import urls as planning
 from sessions_app.prompts import urls as prompts
 from sessions_app.recovery import urls as recovery
 from sessions_app.remotes import urls as remotes
@@ -28,6 +29,7 @@ urlpatterns = [
     *accounts.urlpatterns,
     *agents.urlpatterns,
     *attention.urlpatterns,
+    *planning.urlpatterns,  # before the board: one of its addresses takes any action
     *board.urlpatterns,
     *catalogue.urlpatterns,
     *navigation.urlpatterns,

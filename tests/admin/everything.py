@@ -51,6 +51,8 @@ from sessions_app.models import (
     SweepOutcome,
     SweepRequest,
     Task,
+    TaskLabel,
+    TaskPlan,
     TaskSession,
     TeamPolicy,
     Turn,
@@ -128,6 +130,8 @@ def _make_record(session: TaskSession, user: User, name: str) -> None:
     )
     ViewedVersion.objects.create(session=session, user=user, version="0" * 40)
     Suspension.objects.create(session=session, run=run, reason="usage_limit", message="You have hit your limit.")
+    TaskPlan.objects.create(task=session.task, assignee=user, priority=2)
+    TaskLabel.objects.create(task=session.task, name=f"label {name}", key=f"label {name}")
     FinishIntent.objects.create(
         session=session,
         kind="merge",

@@ -46,7 +46,7 @@ def more_profiles(world: World, count: int) -> None:
 
 
 COSTS: list[tuple[str, Callable[[World, int], None], int]] = [
-    ("/api/v1/tasks/", more_tasks, 4),
+    ("/api/v1/tasks/", more_tasks, 6),
     ("/api/v1/tasks/{task}/sessions/", more_sessions, 3),
     ("/api/v1/tasks/{task}/sessions/{session}/status/", more_of_a_session, 14),
     ("/api/v1/tasks/{task}/sessions/{session}/events/", more_of_a_session, 3),

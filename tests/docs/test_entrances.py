@@ -164,6 +164,8 @@ STORED: Final[Mapping[str, str]] = {
     "sessions_app.Message": "links and questions of an agent",
     "sessions_app.MessagePart": "links and questions of an agent",
     "sessions_app.RenderedText": "links and questions of an agent",
+    "sessions_app.TaskPlan": "the plan of a task",
+    "sessions_app.TaskLabel": "the plan of a task",
     "sessions_app.FinishIntent": "a merge or push that is requested",
     "sessions_app.Suspension": "a suspended session",
     "sessions_app.UsageBudget": "a budget",

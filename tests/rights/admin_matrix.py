@@ -66,6 +66,8 @@ MODELS: Final[Mapping[str, Pages]] = {
     "notifications/delivereditem": RECORD,
     "notifications/delivery": RECORD,
     "sessions_app/finishintent": RECORD,
+    "sessions_app/taskplan": RECORD,
+    "sessions_app/tasklabel": RECORD,
     "sessions_app/intent": RECORD,
     "sessions_app/leftover": RECORD,
     "accounts/loginlink": RECORD,

@@ -357,6 +357,10 @@ PAGES: Final[Mapping[str, Methods]] = {
         "get": Row((LOGIN, 404, 302, 200, 404)),
         "post": page_writes(409, title="Another", version="an older one"),
     },
+    _PAGE + "plan/": {
+        "get": Row((LOGIN, 404, 302, 200, 404)),
+        "post": page_writes(302).sending(**{"plan-priority": "2", "plan-labels": "bug"}),
+    },
     _PAGE + "live/": {"get": page_reads(), "post": page(405)},
     _PAGE + "<str:action>/": {"get": page(405), "post": page_writes(302).at(action="done")},
     _SESSION_PAGE: {"get": page_reads(), "post": page(405)},

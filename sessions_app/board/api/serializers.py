@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from django.contrib.auth.models import Group
+from drf_spectacular.utils import extend_schema_field
 from rest_framework import serializers
 
 from sessions_app.accounts.authorization import require_write, writable_teams
@@ -19,6 +20,8 @@ from sessions_app.api.serializers.common import (
 )
 from sessions_app.board.services.tasks import BRANCH_PATTERN, DESCRIPTION_LIMIT, text_version
 from sessions_app.models import Repository, Task
+from sessions_app.planning.rules.plans import LABEL_LENGTH, MAX_LABELS, PRIORITY_WORDS, parse_priority
+from sessions_app.planning.services import plan_of, possible_assignees
 
 
 class BranchField(serializers.RegexField):
@@ -36,6 +39,9 @@ class TaskSerializer(StrictModelSerializer):
     repository_path = serializers.CharField(source="repository.path", read_only=True, default="")
     agent_work_state = choice_field(WORK_STATES, read_only=True)
     version = serializers.SerializerMethodField(help_text="Identifies the present title and description.")
+    assignee = serializers.SerializerMethodField(help_text="User name of who does it; null: nobody.")
+    priority = serializers.SerializerMethodField()
+    labels = serializers.SerializerMethodField()
 
     class Meta:
         model = Task
@@ -51,6 +57,9 @@ class TaskSerializer(StrictModelSerializer):
             "base_branch",
             "state",
             "agent_work_state",
+            "assignee",
+            "priority",
+            "labels",
             "archived_at",
             "created_by",
             "created_at",
@@ -61,6 +70,22 @@ class TaskSerializer(StrictModelSerializer):
     def get_version(self, task: Task) -> str:
         """Return the version of title and description, which a change may name."""
         return text_version(task)
+
+    def get_assignee(self, task: Task) -> str | None:
+        """Return the user name of who does the task."""
+        assignee = plan_of(task).assignee
+        if assignee is None:
+            return None
+        return assignee.username
+
+    @extend_schema_field(serializers.ChoiceField(choices=PRIORITY_WORDS))
+    def get_priority(self, task: Task) -> str:
+        """Return the name of the priority."""
+        return plan_of(task).priority.word
+
+    def get_labels(self, task: Task) -> list[str]:
+        """Return the labels, in the order in which they were given."""
+        return list(plan_of(task).labels)
 
 
 class NewTaskSerializer(serializers.Serializer[Any]):
@@ -111,13 +136,30 @@ class TaskChangeSerializer(StrictSerializer):
     description = StrictCharField(required=False, allow_blank=True, trim_whitespace=False, max_length=DESCRIPTION_LIMIT)
     repository = serializers.UUIDField(required=False, allow_null=True)
     base_branch = BranchField(required=False)
+    assignee = StrictCharField(required=False, allow_null=True, max_length=150, help_text="User name; null: nobody.")
+    priority = serializers.ChoiceField(required=False, choices=PRIORITY_WORDS)
+    labels = serializers.ListField(
+        required=False, child=StrictCharField(max_length=LABEL_LENGTH), max_length=MAX_LABELS
+    )
     version = StrictCharField(required=False, max_length=64)
 
     def validate(self, attrs: dict[str, Any]) -> dict[str, Any]:
         """Look up the repository among the team's."""
         if "repository" in attrs:
             attrs["repository"] = validate_repository(self.context["task"].team, attrs["repository"])
+        if attrs.get("assignee") is not None:
+            attrs["assignee"] = _find_assignee(self.context["task"].team, attrs["assignee"])
+        if "priority" in attrs:
+            attrs["priority"] = parse_priority(attrs["priority"])
         return attrs
+
+
+def _find_assignee(team: Group, username: str) -> Any:
+    """Return the member of the team with this name. Raises ValidationError."""
+    found = possible_assignees(team).filter(username=username).first()
+    if found is None:
+        raise serializers.ValidationError({"assignee": ["The team has no active member with this name."]})
+    return found
 
 
 class TaskQuerySerializer(serializers.Serializer[Any]):

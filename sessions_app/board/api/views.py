@@ -20,6 +20,7 @@ from sessions_app.board.api.serializers import (
 )
 from sessions_app.board.services import tasks
 from sessions_app.board.services.tasks import visible_tasks
+from sessions_app.planning.services import with_plans
 
 
 class MemberPermission(IsAuthenticated):
@@ -44,7 +45,7 @@ class TaskListCreateView(ApiView):
         query = self.query(TaskQuerySerializer)
         if "archived" in query:
             found = found.filter(archived_at__isnull=not query["archived"])
-        return self.list(TaskSerializer, found)
+        return self.list(TaskSerializer, with_plans(found))
 
     @document_responses({201: TaskSerializer, 200: TaskSerializer}, 400, 409, request=NewTaskSerializer)
     def post(self, request: UserRequest) -> Response:

@@ -39,6 +39,8 @@ from sessions_app.models import (
     Task,
     TaskSession,
 )
+from sessions_app.planning.rules.plans import Priority
+from sessions_app.planning.services import is_planned, with_plans
 from sessions_app.recovery.services.assessment import is_running
 from sessions_app.sessions.rules.situation_facts import SituationFacts
 from sessions_app.sessions.services.status import CLAIMS_TO_RUN, SessionRunState, is_asleep, load_run_states
@@ -67,6 +69,11 @@ class BoardFilter:
     """Created by the user, or with a session that the user owns."""
     needs: bool = False
     """With a session that needs a person."""
+    assignee: str = ""
+    """User name of who does it."""
+    label: str = ""
+    priority: Priority | None = None
+    """At least this urgent."""
     archived: bool = False
     """Only archived tasks, which are left out otherwise."""
 
@@ -115,6 +122,7 @@ def filter_tasks(user: User, criteria: BoardFilter) -> QuerySet[Task]:
         tasks = tasks.filter(state=criteria.state)
     if criteria.mine:
         tasks = tasks.filter(Q(created_by=user) | Q(Exists(sessions.filter(owner=user))))
+    tasks = tasks.filter(is_planned(assignee=criteria.assignee, label=criteria.label, priority=criteria.priority))
     if criteria.needs:
         tasks = tasks.filter(Exists(sessions.filter(inbox.needs_person())))
     return tasks
@@ -148,7 +156,7 @@ def _newest_of_each(tasks: QuerySet[Task], counts: Mapping[TaskState, int]) -> d
             newest = tasks.filter(state=state).order_by("-created_at", "id")
             ids += newest.values_list("id", flat=True)[:TASKS_PER_COLUMN]
     found: dict[TaskState, list[Task]] = {state: [] for state in counts}
-    for task in _with_run(Task.objects.filter(id__in=ids)).order_by("-created_at", "id"):
+    for task in with_plans(_with_run(Task.objects.filter(id__in=ids))).order_by("-created_at", "id"):
         # A task that has moved since its id was read is shown where it is now, if that is shown.
         found.get(TaskState(task.state), []).append(task)
     return found

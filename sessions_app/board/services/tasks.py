@@ -32,6 +32,7 @@ from sessions_app.kernel.services.idempotency import IdempotencyMark, create_onc
 from sessions_app.maintenance import files
 from sessions_app.metrics import counters as metric_counters
 from sessions_app.models import Prompt, Repository, Task, TaskSession, refresh_task_state, session_transaction
+from sessions_app.planning.services import PLAN_VALUES, change_plan
 from sessions_app.portable import record as portable_record
 from sessions_app.prompts.rules.attachments import AttachedFile
 from sessions_app.prompts.services import store_files
@@ -152,18 +153,24 @@ def text_version(task: Task) -> str:
 
 
 def change_task(task: Task, values: Mapping[str, Any], version: str | None = None) -> Task:
-    """Change title, description, repository (a row or None) or base_branch; missing values stay.
+    """Change title, description, repository (a row or None), base_branch, or what ``change_plan`` takes.
+
+    Missing values stay.
 
     ``version`` is the ``text_version`` that the editor has seen; None: whatever the texts are now. Raises TaskChanged
     if they are others, unless they are already as wanted. Once the task has a session, repository and base branch
-    cannot change (Conflict).
+    cannot change (Conflict). Raises what ``change_plan`` raises.
     """
     with atomic():
         row = Task.objects.select_for_update(no_key=True).get(id=task.id)
         rewritten = any(name in values and values[name] != getattr(row, name) for name in ("title", "description"))
         if rewritten and version is not None and version != text_version(row):
             raise TaskChanged(version=text_version(row), title=row.title, description=row.description)
-        changed = {name: value for name, value in values.items() if getattr(row, name) != value}
+        plan = {name: value for name, value in values.items() if name in PLAN_VALUES}
+        if plan:
+            change_plan(row, plan)
+        own = {name: value for name, value in values.items() if name not in PLAN_VALUES}
+        changed = {name: value for name, value in own.items() if getattr(row, name) != value}
         if changed.keys() & {"repository", "base_branch"} and row.sessions.exists():
             raise Conflict("The repository and base branch of a task cannot change once it has sessions.")
         for name, value in changed.items():

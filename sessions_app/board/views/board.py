@@ -32,6 +32,8 @@ from sessions_app.kernel.services.errors import Invalid, SessionsError
 from sessions_app.models import Task, TaskSession
 from sessions_app.pages.labels import OUTCOME_LABELS, TASK_STATE_LABELS
 from sessions_app.pages.shortcuts import READ_METHODS, form_status, part_response
+from sessions_app.planning.rules.plans import LABEL_LENGTH, Priority, parse_priority
+from sessions_app.planning.services import Plan, labels_of_teams, plan_of
 from sessions_app.recovery.services.restarts import LastRestart, load_first_steps, load_last_restart
 from sessions_app.sessions.rules.situation_facts import Label
 from sessions_app.sessions.services.intents import request_many
@@ -56,6 +58,9 @@ def parse_filter(values: Mapping[str, str]) -> BoardFilter:
         team=parse_number(values.get("team", ""), 9),
         agent=parse_uuid(values.get("agent", "")),
         state=state,
+        assignee=values.get("assignee", "").replace("\0", "")[:FILTER_TEXT_LIMIT],
+        label=values.get("label", "").replace("\0", "").strip()[:LABEL_LENGTH],
+        priority=parse_priority(values.get("priority", "")),
         mine=bool(values.get("mine")),
         needs=bool(values.get("needs")),
         archived=bool(values.get("archived")),
@@ -69,6 +74,9 @@ def filter_query(criteria: BoardFilter) -> str:
         "team": criteria.team,
         "agent": criteria.agent,
         "state": criteria.state,
+        "assignee": criteria.assignee,
+        "label": criteria.label,
+        "priority": criteria.priority and criteria.priority.word,
         "mine": criteria.mine and "1",
         "needs": criteria.needs and "1",
         "archived": criteria.archived and "1",
@@ -83,6 +91,8 @@ def filter_context(user: User, criteria: BoardFilter) -> dict[str, Any]:
         "query": filter_query(criteria),
         "teams": list(teams_of(user).order_by("name")),
         "agents": list(visible_profiles(user).only("id", "name")),
+        "priorities": [(priority.word, priority.word.capitalize()) for priority in reversed(Priority) if priority],
+        "labels": labels_of_teams(teams_of(user)),
         "states": [(state.value, TASK_STATE_LABELS[state].text) for state in TaskState],
     }
 
@@ -198,6 +208,11 @@ class TaskCard:
     def may_choose(self) -> bool:
         """Whether the user may select its sessions."""
         return self.task.team_id in self.writable
+
+    @property
+    def plan(self) -> Plan:
+        """Who does it, how urgent it is, and its labels."""
+        return plan_of(self.task)
 
     @property
     def may_start(self) -> bool:

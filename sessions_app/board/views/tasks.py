@@ -27,6 +27,7 @@ from sessions_app.kernel.services.errors import SessionsError, TaskChanged
 from sessions_app.models import Task, TaskSession
 from sessions_app.pages.labels import TASK_STATE_LABELS
 from sessions_app.pages.shortcuts import find_task, form_status, part_response, queried_number
+from sessions_app.planning.services import plan_of
 from sessions_app.sessions.rules.situation_facts import TASK_ENDS
 from sessions_app.sessions.services.queries import SECRET_FIELDS
 from sessions_app.sessions.views.session_summary import session_chips
@@ -78,6 +79,7 @@ def show_task(request: UserHttpRequest, task_id: uuid.UUID) -> HttpResponse:
         "workflow_run": run_of_task(row),
         "usage_total": usage_summary(task_usage(row.id)),
         "stop_ends": ended_with_task(row),
+        "plan": plan_of(row),
     }
     context |= sessions_context(row, request.user, queried_number(request, "page"))
     return render(request, "board/task.html", context, status=form_status(form))
