@@ -21,8 +21,9 @@
   function typed(field) {
     if (field.type === "hidden") return false;
     if (field.type === "select-one") return field.selectedIndex !== Math.max(0, [...field.options].findLastIndex((one) => one.defaultSelected));
+    if (["checkbox", "radio"].includes(field.type)) return field.checked !== field.defaultChecked; // its value may be a default, too
     if (field.options) return [...field.options].some((one) => one.selected !== one.defaultSelected);
-    return field.value !== field.defaultValue || field.checked !== field.defaultChecked;
+    return field.value !== field.defaultValue;
   }
 
   function mayReload() {
