@@ -1,0 +1,3 @@
+import "../frame.js";
+import "../attention.js";
+import "../list.js";
