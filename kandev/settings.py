@@ -272,6 +272,7 @@ SPECTACULAR_SETTINGS = {
         "SideEnum": ["staged", "unstaged", "untracked", "conflicted"],
         "TaskState": "sessions_app.api.serializers.common.TASK_STATES",
         "TokenScope": "sessions_app.api.serializers.common.TOKEN_SCOPES",
+        "UndoAction": "sessions_app.review.api.uncommitted.UNDO_ACTIONS",
         "WaitKindEnum": "sessions_app.api.serializers.common.WAIT_KINDS",
         "WorkState": "sessions_app.api.serializers.common.WORK_STATES",
         "WorkflowNodeState": "sessions_app.workflows.models.NODE_STATES",

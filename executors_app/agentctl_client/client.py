@@ -7,8 +7,9 @@ and takes no answer above 64 MiB.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import sys
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, nullcontext
 from io import BytesIO
 from typing import IO, Any, Final, NoReturn, cast
@@ -289,6 +290,20 @@ def _upgrade_error(path: str, status: int) -> Exception:
     return error_for_status(status, b"")
 
 
+@contextlib.contextmanager
+def _outdated_if_not_found() -> Iterator[None]:
+    """Take *not found* for an agentctl that lacks the endpoint."""
+    try:
+        yield
+    except AgentctlRefused as error:
+        if error.refusal != Code.NOT_FOUND:
+            raise
+        raise AgentctlOutdated(
+            "This needs a newer agentctl than the one that serves this session. Stop the session and start it "
+            "again; on another machine, install this release of Kandev there first."
+        ) from error
+
+
 class AgentctlClient:
     """Client of one execution's agentctl, acting as one generation.
 
@@ -459,17 +474,20 @@ class AgentctlClient:
         params = [*part.items(), ("context", str(context)), *(("path", path) for path in paths)]
         return await self._since_1_1("/git/part/hunks", params)
 
+    async def show_loss(self, path: str, action: str) -> dict[str, Any]:
+        """Return what unstaging or discarding a file would lose; raises AgentctlOutdated like ``branch_changes``."""
+        return await self._since_1_1("/git/loss", [("path", path), ("action", action)])
+
+    async def undo(self, path: str, action: str, version: str) -> dict[str, Any]:
+        """Unstage or discard exactly what was shown. Refusals: ``file_changed``, ``conflict``."""
+        body = {"path": path, "action": action, "version": version}
+        with _outdated_if_not_found():
+            return await self._wire.post("/git/undo", body, timeout=_GIT_TIMEOUT)
+
     async def _since_1_1(self, path: str, params: Sequence[tuple[str, str]]) -> dict[str, Any]:
         """Get from an endpoint that 1.0 lacks, and which itself never answers that something was not found."""
-        try:
+        with _outdated_if_not_found():
             return await self._wire.get(path, params, timeout=_GIT_TIMEOUT)
-        except AgentctlRefused as error:
-            if error.refusal != Code.NOT_FOUND:
-                raise
-            raise AgentctlOutdated(
-                "This needs a newer agentctl than the one that serves this session. Stop the session and start it "
-                "again; on another machine, install this release of Kandev there first."
-            ) from error
 
     async def commit(self, body: Mapping[str, Any]) -> dict[str, Any]:
         """Commit in the workspace: ``{message, paths?, author_name?, author_email?}``."""

@@ -164,6 +164,7 @@ class Code(StrEnum):
     ALREADY_RUNNING = "already_running"
     ALREADY_ANSWERED = "already_answered"
     CONFLICT = "conflict"
+    FILE_CHANGED = "file_changed"
     JOB_UNKNOWN = "job_unknown"
     GIT_FAILED = "git_failed"
     TOO_LARGE = "too_large"

@@ -64,7 +64,9 @@ _EXECUTOR_CODES: Final = {
 }
 """API code by code of an ExecutorError; one that is not listed becomes ``runtime_unavailable``."""
 
-_AGENTCTL_CODES: Final = {VALIDATION_ERROR, "not_found", "too_large", "stale_generation", "worktree_missing"}
+_AGENTCTL_CODES: Final = {
+    *(VALIDATION_ERROR, "not_found", "too_large", "stale_generation", "worktree_missing", "file_changed"),
+}
 """Error codes of agentctl that are passed on; any other becomes ``conflict``."""
 
 _CODES_BY_STATUS: Final = {400: VALIDATION_ERROR, 401: "not_authenticated", 403: "permission_denied", 404: "not_found"}

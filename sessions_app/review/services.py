@@ -100,6 +100,16 @@ def read_open_or_saved(
             raise error from None
 
 
+def show_loss(session: TaskSession, path: str, action: str) -> dict[str, Any]:
+    """Return what unstaging or discarding a file would lose, and its version; raises ExecutorError."""
+    return ask_agentctl(session, lambda client: client.show_loss(path, action))
+
+
+def undo_change(session: TaskSession, path: str, action: str, version: str) -> dict[str, Any]:
+    """Unstage or discard exactly what ``show_loss`` has shown; raises ExecutorError."""
+    return ask_agentctl(session, lambda client: client.undo(path, action, version))
+
+
 def _read(
     session: TaskSession, first: int, count: int, context: int, part: Part, *, kept: bool
 ) -> tuple[dict[str, Any], list[dict[str, Any]]]:

@@ -52,6 +52,14 @@ def commit(name: str, expected: Expected = BAD, **body: Any) -> Attack:
     return Attack(f"commit {name}", "POST", "/git/commit", expected, {}, {"message": "m", **body})
 
 
+def loss(name: str, expected: Expected = BAD, **query: str) -> Attack:
+    return Attack(f"loss of {name}", "GET", "/git/loss", expected, query)
+
+
+def undo(name: str, expected: Expected = BAD, **body: Any) -> Attack:
+    return Attack(f"undo {name}", "POST", "/git/undo", expected, {}, {"version": "v", **body})
+
+
 LONG = "x" * 256
 DEEP = "x/" * 3000
 ATTACKS = [
@@ -111,6 +119,18 @@ ATTACKS = [
     hunks("a NUL", path="a\0b"),
     hunks("a line number that is none", path="README", context="--all"),
     hunks("too many lines", path="README", context="1000000"),
+    loss("nothing", path="", action="discard"),
+    loss("up", path="../secret", action="discard"),
+    loss("a file through a link", path="to-outside/secret", action="discard"),
+    loss("git's settings", path=".git/config", action="discard"),
+    loss("a pattern", CONFLICT, path="*", action="discard"),
+    loss("magic", CONFLICT, path=":(top)README", action="unstage"),
+    loss("an unknown action", path="README", action="--hard"),
+    undo("up", path="../secret", action="discard"),
+    undo("an absolute path", path="/etc/passwd", action="discard"),
+    undo("git's settings", path=".git/config", action="discard"),
+    undo("a pattern", CONFLICT, path="*", action="discard"),
+    undo("an unknown action", path="README", action="clean"),
     log("an option", ref="--output=stolen"),
     log("another option", ref="-p"),
     log("all refs", ref="--all"),

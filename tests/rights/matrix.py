@@ -159,6 +159,8 @@ API: Final[Mapping[str, Methods]] = {
         "patch": writes(404, text="Why?").at(comment_id="00000000-0000-4000-8000-000000000000"),
         "delete": writes(404).at(comment_id="00000000-0000-4000-8000-000000000000"),
     },
+    _SESSION + "review/loss/": {"get": reads(503).asking("path=x&action=discard")},
+    _SESSION + "review/undo/": {"post": writes(503, path="x", action="discard", version="v")},
     _SESSION + "review/viewed/": {"get": reads(), "post": reads(204).sending(version="v", viewed=True)},
     _SESSION + "git/commit/": {"post": writes(503, message="Go on")},
     _SESSION + "permissions/": {"get": reads()},

@@ -24,6 +24,8 @@ PLACES: Final = {
     "/git/log": "git/log/",
     "/git/commit": "git/commit/",
     "/git/hunks": "review/hunks/",
+    "/git/loss": "review/loss/",
+    "/git/undo": "review/undo/",
 }
 PARAMETERS: Final = {"context": "lines_around"}
 """agentctl's parameters that the API calls by another name."""
@@ -31,7 +33,9 @@ CODES: Final = {"git_failed": "conflict"}
 """agentctl's codes that the API translates."""
 API_ATTACKS: Final = [one for one in ATTACKS if "author_name" not in one.body]
 """Over the API the author of a commit is the logged-in user."""
-SAVED_WORK_ATTACKS: Final = [one for one in API_ATTACKS if one.method == "GET" and "path" in one.query]
+SAVED_WORK_ATTACKS: Final = [
+    one for one in API_ATTACKS if one.method == "GET" and "path" in one.query and one.endpoint != "/git/loss"
+]
 
 
 @pytest.fixture(scope="module")

@@ -22,7 +22,7 @@ from executors_app.agentctl.http.server import (
     read_json_object,
     websocket_for,
 )
-from executors_app.agentctl.workspace import branch_review, changes
+from executors_app.agentctl.workspace import branch_review, changes, uncommitted
 from executors_app.agentctl.workspace.file_writing import ANY_CONTENT, write_content
 from executors_app.agentctl.workspace.files import list_directory, read_content
 from executors_app.agentctl.workspace.review_parts import Part
@@ -153,6 +153,8 @@ class WorkspaceApi:
             web.get("/git/part", self._part),
             web.get("/git/part/hunks", self._part_hunks),
             web.post("/git/commit", self._commit),
+            web.get("/git/loss", self._loss),
+            web.post("/git/undo", self._undo),
             web.get("/shell", ShellSockets(self._workspace.shells).serve, allow_head=False),
             web.post("/workspace", self._make),
             web.post("/work", self._work),
@@ -242,6 +244,18 @@ class WorkspaceApi:
         answer = await self._on_workspace(changes.create_commit, self._workspace.git, message, author, only)
         self._keeper.after_change()
         await self._status(request)
+        return json_response(answer)
+
+    async def _loss(self, request: web.Request) -> web.Response:
+        path, action = request.query.get("path", ""), uncommitted.parse_action(request.query.get("action", ""))
+        return json_response(await self._on_workspace(uncommitted.show_loss, self._workspace.git, path, action))
+
+    async def _undo(self, request: web.Request) -> web.Response:
+        body = await read_json_object(request)
+        path, version = parse_text(body, "path"), parse_text(body, "version")
+        action = uncommitted.parse_action(parse_text(body, "action"))
+        answer = await self._on_workspace(uncommitted.carry_out, self._workspace.git, path, action, version)
+        self._keeper.after_change()
         return json_response(answer)
 
     async def _make(self, request: web.Request) -> web.Response:

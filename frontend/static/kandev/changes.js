@@ -7,6 +7,7 @@ import { hasFocusInReview, review } from "./review.js";
 import { choosePart, chosenPart, ofPart, whenPartChosen } from "./review_parts.js";
 import { isShown, whenShown } from "./tabs.js";
 import { dateAndTime } from "./times.js";
+import { undoButton } from "./undo.js";
 import { loadViewed } from "./viewed.js";
 import { alarm, ask, button, done, fill, look, make, note, onWorkspace, origin, reasonOf, row } from "./workspace.js";
 
@@ -69,7 +70,7 @@ function head({ branch }) {
 }
 
 function pieces(status, branch) {
-  const groups = GROUPS.filter(([key]) => status[key].length).flatMap(([key, title]) => group(title, key, status[key]));
+  const groups = GROUPS.filter(([key]) => status[key].length).flatMap(([key, title]) => group(title, key, status[key], status.kept));
   const contents = status.clean ? [note("No uncommitted changes.")] : groups;
   const cut = status.truncated ? [note("The list is too long to show completely.")] : [];
   const conflicts = status.conflicted.length ? [alarm("A merge has conflicts. Resolve them in the terminal, or ask the agent to, before you commit.")] : [];
@@ -94,12 +95,13 @@ function submodule({ path, files, count, problem }, kept) {
   return [make("h3", "", `Inside the submodule ${path} (${count})`), ...contents];
 }
 
-function group(title, key, entries) {
+function group(title, key, entries, kept) {
   const list = make("ul", "changed");
   for (const entry of entries) {
     const changed = typeof entry === "string" ? { path: entry, change: "new" } : entry;
     const item = document.createElement("li");
     item.append(key === "conflicted" || !mayCommit ? "" : tick(changed.path), fileButton(changed, key));
+    if (mayCommit && !kept && !changed.path.endsWith("/")) item.append(undoButton(changed.path, key, show, showChanges));
     list.append(item);
   }
   return [make("h3", "", `${title} (${entries.length})`), list];
@@ -121,6 +123,11 @@ function tick(path) {
   box.value = path;
   box.setAttribute("aria-label", `Commit ${visible(path)}`);
   return box;
+}
+
+function show(parts) {
+  ++shown;
+  fill(place, parts);
 }
 
 async function showDiff(path, key) {

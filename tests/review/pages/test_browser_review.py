@@ -205,7 +205,6 @@ def test_comments_are_written_at_lines_changed_and_sent_as_one_prompt(
     code.locator("[data-side=new][data-line='51']").click(position={"x": 5, "y": 5}, modifiers=["Shift"])
     expect(form.get_by_label("to line")).to_have_value("51")
     form.get_by_label("Comment", exact=True).fill("Why <b>\u202e?")
-    assert accessibility_problems(page) == []
     form.get_by_role("button", name="Add comment").click()
     expect(comments).to_contain_text("Comments to send (2)")
     expect(comments.locator(".remark").nth(1)).to_contain_text("Why <b>⟦RLO⟧?")
@@ -225,5 +224,34 @@ def test_comments_are_written_at_lines_changed_and_sent_as_one_prompt(
     comments.get_by_text("Sent comments (1)").click()
     expect(comments).to_contain_text("Its prompt is in the queue.")
     assert Prompt.objects.filter(session=session).latest("id").text.endswith("Why not?")
-    assert accessibility_problems(page) == []
     assert ada.unexpected(*NO_SOCKET) == []
+    code.get_by_role("button", name="Comment on a line of code.py").click()
+    expect(form.get_by_label("Comment", exact=True)).to_be_focused()
+    assert accessibility_problems(page) == []
+
+
+def test_only_what_was_shown_is_discarded(visit: Any, session: TaskSession, place: Place) -> None:
+    ada = visit()
+    page = ada.open(path_of(session))
+    open_changes(page)
+    changes = page.locator("#changes")
+    changes.get_by_role("button", name="Discard picture").click()
+    expect(changes).to_contain_text("This new file is deleted.")
+    changes.get_by_role("button", name="Discard these changes").click()
+    expect(changes.get_by_role("status")).to_have_text("Discarded the changes of picture.")
+    assert not (place.workspace / "picture").exists()
+
+    (place.workspace / "code.py").write_text("seen\n")
+    page.get_by_role("button", name="Refresh").click()
+    changes.get_by_role("button", name="Discard code.py").click()
+    expect(changes.get_by_role("button", name="Discard these changes")).to_be_visible()
+    expect(changes.locator(".diff")).to_contain_text("+seen")
+    (place.workspace / "code.py").write_text("written meanwhile\n")
+    changes.get_by_role("button", name="Discard these changes").click()
+    expect(changes.get_by_role("alert")).to_contain_text("The file has changed since it was shown")
+    assert (place.workspace / "code.py").read_text() == "written meanwhile\n"
+    changes.get_by_role("button", name="Look again").click()
+    expect(changes.get_by_role("alert")).to_have_count(0)
+    expect(changes.locator(".diff")).to_contain_text("+written meanwhile")
+    assert ada.unexpected(*NO_SOCKET, "409 (Conflict)") == []
+    assert accessibility_problems(page) == []

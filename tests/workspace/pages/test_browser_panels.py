@@ -57,7 +57,7 @@ def test_changes_can_be_viewed_and_committed(visit: Any, session: TaskSession, p
     expect(page.get_by_text("New (2)")).to_be_visible()
 
     changes = page.locator("#changes")
-    changes.get_by_role("button", name="README").click()
+    changes.get_by_role("button", name="README", exact=True).click()
     expect(changes.locator(".added")).to_have_text("+changed <b>\n")
     expect(changes.locator(".gone")).to_have_text("-hello\n")
     page.get_by_role("button", name="← All changes").click()

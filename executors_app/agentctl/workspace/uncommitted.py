@@ -1,0 +1,320 @@
+"""Unstage or discard the uncommitted changes of one file, after showing exactly what would be lost.
+
+What is shown has a version, and only that version is changed: a file that has changed meanwhile is left as it is. All
+calls block. No hook runs, and everything is done with the agent's rights on its own files.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import secrets
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import Any, Final
+
+from executors_app.agentctl.workspace.changes import checked_path
+from executors_app.agentctl.workspace.paths import open_path
+from executors_app.agentctl.workspace.status_format import STATUS, parse_git_status
+from executors_app.agentctl.workspace.submodule_changes import submodule_around
+from executors_app.machine.git.workspace_git import WorkspaceGit
+from executors_app.wire.protocol import ApiError, Code, validation_error
+
+LOSS_LIMIT: Final = 1 << 20
+"""Bytes of lines that are shown; the version is that of the whole file."""
+_LIST_LIMIT: Final = 8 << 20
+_PLAIN: Final = (
+    *("--no-color", "--no-ext-diff", "--no-textconv", "--submodule=short", "--ignore-submodules=dirty"),
+    *("--src-prefix=a/", "--dst-prefix=b/", "--no-renames"),
+)
+_GITLINK: Final = "160000"
+_BINARY_HEAD: Final = 8000
+_NO_OBJECT: Final = "0"
+_CHUNK: Final = 1 << 20
+
+
+class Action(StrEnum):
+    """What can be done with the uncommitted changes of a file."""
+
+    UNSTAGE = "unstage"
+    """Let the index have the file of the last commit; the file itself stays."""
+    DISCARD = "discard"
+    """Let the file be that of the index: of the last commit if nothing is staged; a new file is deleted."""
+
+
+@dataclass(frozen=True, slots=True)
+class _State:
+    """A file in the last commit, in the index (each stage), and in the working tree."""
+
+    committed: str
+    """Mode and id; empty for none."""
+    staged: tuple[str, ...]
+    """Mode, id and stage of each entry."""
+    content: str
+    """Type, mode and SHA-256 of the file; empty for none."""
+
+    @property
+    def version(self) -> str:
+        """A name of exactly this state."""
+        parts = "\0".join((self.committed, *self.staged, self.content))
+        return hashlib.sha256(parts.encode()).hexdigest()[:40]
+
+
+def show_loss(git: WorkspaceGit, path: str, action: str) -> dict[str, Any]:
+    """Return ``{path, action, version, sentence, lines, truncated}``: what would be lost; raises ApiError."""
+    change = _Change(git, path, Action(action))
+    return {**change.describe(), "path": path, "action": action, "version": change.state.version}
+
+
+def carry_out(git: WorkspaceGit, path: str, action: str, version: str) -> dict[str, Any]:
+    """Unstage or discard what ``show_loss`` has shown, and return ``{path, action}``.
+
+    Raises ApiError: ``file_changed`` if the file is no longer that version, and then changes nothing.
+    """
+    change = _Change(git, path, Action(action))
+    if not secrets.compare_digest(change.state.version, version):
+        raise _changed(path)
+    try:
+        change.carry_out()
+    except FileNotFoundError as error:
+        raise _changed(path) from error
+    except OSError as error:
+        raise validation_error(f"this cannot be changed: {error.strerror}", path=path) from error
+    return {"path": path, "action": action}
+
+
+def parse_action(name: str) -> str:
+    """Return the name of an action; raises ApiError."""
+    if name not in set(Action):
+        raise validation_error(f"action must be one of {', '.join(Action)}", field="action")
+    return name
+
+
+def _changed(path: str) -> ApiError:
+    return ApiError(Code.FILE_CHANGED, "the file has changed since it was shown, so nothing was done", path=path)
+
+
+class _Change:
+    """One action on one file, as the file is now."""
+
+    def __init__(self, git: WorkspaceGit, path: str, action: Action):
+        self._git, self._path, self._action = git, checked_path(git.root, path), action
+        if around := submodule_around(git, path):
+            raise ApiError(Code.CONFLICT, f"{path} is inside the submodule {around}: change it there", path=path)
+        status = parse_git_status(git.compare(*STATUS, limit=_LIST_LIMIT).fields, errors="surrogateescape")
+        self._staged = next((each for each in status["staged"] if each["path"] == path), None)
+        self._unstaged = next((each for each in status["unstaged"] if each["path"] == path), None)
+        self._is_new = path in status["untracked"]
+        self._is_conflicted = path in status["conflicted"]
+        self._refuse_impossible()
+        self.state = self._read(path)
+        if any(entry.startswith(_GITLINK) for entry in (self.state.committed, *self.state.staged)):
+            raise ApiError(Code.CONFLICT, f"{path} is a submodule: change it in the terminal", path=path)
+
+    def _refuse_impossible(self) -> None:
+        if self._path.endswith("/"):
+            raise ApiError(Code.CONFLICT, "this is a repository of its own: change it in the terminal", path=self._path)
+        if self._action is Action.UNSTAGE:
+            if self._is_conflicted or not (self._staged or self._is_announced):
+                raise ApiError(Code.CONFLICT, "nothing of this file is staged, or it is in conflict", path=self._path)
+            return
+        if not (self._is_conflicted or self._is_new or self._unstaged):
+            raise ApiError(Code.CONFLICT, "this file has no changes that are not staged", path=self._path)
+        if self._is_announced:
+            raise ApiError(Code.CONFLICT, "git was told of this new file: unstage it first", path=self._path)
+
+    @property
+    def _is_announced(self) -> bool:
+        """Whether git was told of a new file, but not of its content (``git add --intent-to-add``)."""
+        return self._unstaged is not None and self._unstaged["change"] in {"added", "renamed", "copied"}
+
+    def describe(self) -> dict[str, Any]:
+        """Return ``{sentence, lines, truncated}``."""
+        if self._action is Action.UNSTAGE:
+            output = self._diff("--cached")
+            lost = "The file itself stays as it is."
+            if self._unstaged is not None:
+                lost = "The file itself stays as it is, but it differs from what is staged, which is lost."
+            return {"sentence": lost, **output}
+        if self._is_new:
+            return {"sentence": "This new file is deleted.", **self._new_lines()}
+        if self._is_conflicted:
+            sentence = "The file becomes that of this branch again, and its conflict ends. All these changes are lost."
+            return {"sentence": sentence, **self._diff("HEAD")}
+        if self._unstaged is not None and self._unstaged["change"] == "deleted":
+            return {"sentence": "The file returns. Nothing is lost.", "lines": "", "truncated": False}
+        kept = "What is staged stays." if self._staged else "The file becomes that of the last commit again."
+        return {"sentence": f"These changes are lost. {kept}", **self._diff()}
+
+    def carry_out(self) -> None:
+        """Do it."""
+        if self._action is Action.UNSTAGE:
+            self._unstage()
+        elif self._is_new:
+            with self._set_aside():
+                pass
+        elif self._is_conflicted:
+            self._restore_committed()
+        else:
+            self._restore_staged()
+
+    def _diff(self, *revision: str) -> dict[str, Any]:
+        paths = [self._path]
+        if self._staged is not None and self._action is Action.UNSTAGE and "from" in self._staged:
+            paths.append(self._staged["from"])
+        arguments = ("--literal-pathspecs", "diff", *revision, *_PLAIN, "--", *paths)
+        output = self._git.compare(*arguments, limit=LOSS_LIMIT)
+        return {"lines": output.data.decode("utf-8", "replace"), "truncated": output.truncated}
+
+    def _new_lines(self) -> dict[str, Any]:
+        with _opened_folder(self._git.root, self._path) as (folder, name):
+            about = os.lstat(name, dir_fd=folder)
+            if stat.S_ISLNK(about.st_mode):
+                return {"lines": f"+{os.readlink(name, dir_fd=folder)}", "truncated": False}
+            data = _read_file(folder, name, LOSS_LIMIT + 1)
+        if b"\0" in data[:_BINARY_HEAD]:
+            return {"lines": f"Binary file of {about.st_size} B", "truncated": False}
+        text = data[:LOSS_LIMIT].decode("utf-8", "replace").removesuffix("\n")
+        lines = "\n".join(f"+{line}" for line in text.split("\n")) if data else ""
+        return {"lines": lines, "truncated": len(data) > LOSS_LIMIT}
+
+    # --- the state of a file ---
+
+    def _read(self, path: str) -> _State:
+        return _State(self._committed(path), self._entries(path), self._content(path))
+
+    def _committed(self, path: str) -> str:
+        arguments = ("--literal-pathspecs", "ls-tree", "-z", "HEAD", "--", path)
+        fields = self._git.run(*arguments, good=(0, 128)).fields
+        if not fields:
+            return ""
+        mode, _, blob = fields[0].partition(b"\t")[0].decode("ascii", "replace").split(" ", 2)
+        return f"{mode} {blob}"
+
+    def _entries(self, path: str) -> tuple[str, ...]:
+        fields = self._git.run("--literal-pathspecs", "ls-files", "--stage", "-z", "--", path).fields
+        return tuple(field.partition(b"\t")[0].decode("ascii", "replace") for field in fields)
+
+    def _content(self, path: str) -> str:
+        try:
+            with _opened_folder(self._git.root, path) as (folder, name):
+                return _content_of(folder, name, path)
+        except FileNotFoundError:
+            return ""
+
+    # --- changes ---
+
+    def _unstage(self) -> None:
+        paths = [self._path]
+        if self._staged is not None and self._staged["change"] == "renamed":
+            paths.append(self._staged["from"])
+        self._write_index({path: self._committed(path) for path in paths})
+
+    def _write_index(self, wanted: dict[str, str]) -> None:
+        """Let the index have these entries; all others stay, and so do all files."""
+        length = len(self._git.text("hash-object", "-t", "blob", "--stdin"))
+        lines = []
+        for path, entry in wanted.items():
+            name = os.fsencode(path)
+            lines.append(b"0 %s\t%s\0" % ((_NO_OBJECT * length).encode(), name))
+            if entry:
+                lines.append(entry.encode() + b"\t" + name + b"\0")
+        self._git.run("update-index", "-z", "--index-info", stdin=b"".join(lines), all_settings=True)
+
+    def _restore_staged(self) -> None:
+        if not self.state.content:
+            self._check_out()
+            return
+        with self._set_aside():
+            self._check_out()
+
+    def _restore_committed(self) -> None:
+        with self._set_aside() if self.state.content else _nothing():
+            self._write_index({self._path: self.state.committed})
+            if self.state.committed:
+                self._check_out()
+
+    def _check_out(self) -> None:
+        """Write the file of the index where there is none. Without force, git replaces nothing that is there."""
+        names = os.fsencode(self._path) + b"\0"
+        self._git.run("checkout-index", "--index", "-z", "--stdin", stdin=names, all_settings=True)
+
+    @contextmanager
+    def _set_aside(self) -> Iterator[None]:
+        """Rename the file, delete it after the block if it still is what was shown, and otherwise put it back.
+
+        Renamed before it is compared, so that what an agent writes in between is compared, too.
+        """
+        with _opened_folder(self._git.root, self._path) as (folder, name):
+            aside = f".{secrets.token_hex(8)}.discarded"
+            os.rename(name, aside, src_dir_fd=folder, dst_dir_fd=folder)
+            try:
+                if _content_of(folder, aside, self._path) != self.state.content:
+                    raise _changed(self._path)
+                yield
+            except BaseException:
+                # Never over a file that has appeared meanwhile: then both stay.
+                with suppress(OSError):
+                    os.link(aside, name, src_dir_fd=folder, dst_dir_fd=folder, follow_symlinks=False)
+                    os.unlink(aside, dir_fd=folder)
+                raise
+            os.unlink(aside, dir_fd=folder)
+
+
+@contextmanager
+def _nothing() -> Iterator[None]:
+    yield
+
+
+@contextmanager
+def _opened_folder(root: Path, path: str) -> Iterator[tuple[int, str]]:
+    """Yield the opened directory of a file, and its name; raises FileNotFoundError if a directory is missing.
+
+    No directory on the way may be a link: git calls a file behind one deleted.
+    """
+    parent, name = os.path.split(path)
+    folder = root.resolve() / parent
+    if folder.resolve() != folder or not folder.is_dir():
+        raise FileNotFoundError(path)
+    with open_path(root, parent, os.O_DIRECTORY) as descriptor:
+        yield descriptor, name
+
+
+def _content_of(folder: int, name: str, path: str) -> str:
+    about = os.lstat(name, dir_fd=folder)
+    if stat.S_ISLNK(about.st_mode):
+        digest = hashlib.sha256(os.fsencode(os.readlink(name, dir_fd=folder))).hexdigest()
+        return f"link {digest}"
+    if not stat.S_ISREG(about.st_mode):
+        raise ApiError(Code.CONFLICT, "there is no plain file in this place: change it in the terminal", path=path)
+    return f"{stat.S_IMODE(about.st_mode):o} {_hash_file(folder, name)}"
+
+
+@contextmanager
+def _opened_file(folder: int, name: str) -> Iterator[int]:
+    descriptor = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY, dir_fd=folder)
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+def _hash_file(folder: int, name: str) -> str:
+    found = hashlib.sha256()
+    with _opened_file(folder, name) as descriptor:
+        while data := os.read(descriptor, _CHUNK):
+            found.update(data)
+    return found.hexdigest()
+
+
+def _read_file(folder: int, name: str, limit: int) -> bytes:
+    parts: list[bytes] = []
+    with _opened_file(folder, name) as descriptor:
+        while limit > 0 and (data := os.read(descriptor, min(limit, _CHUNK))):
+            parts.append(data)
+            limit -= len(data)
+    return b"".join(parts)

@@ -1,0 +1,198 @@
+"""Unstaging and discarding changes only exactly what was shown, of any kind of file."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from executors_app.agentctl.workspace import uncommitted
+from executors_app.agentctl.workspace.changes import git_status
+from executors_app.machine.git.workspace_git import WorkspaceGit
+from executors_app.wire.protocol import ApiError
+from tests.executors.repositories import commit, make_repository, run_git
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    """Return a repository with a file ``a`` of three lines."""
+    made = make_repository(tmp_path / "repository")
+    commit(made, "a", "1\n2\n3\n")
+    return made
+
+
+@pytest.fixture
+def git(root: Path) -> Any:
+    made = WorkspaceGit(root, {})
+    yield made
+    made.close()
+    assert not list(root.rglob("*.discarded"))
+
+
+def status(git: WorkspaceGit) -> dict[str, Any]:
+    found = git_status(git)
+    return {key: found[key] for key in ("staged", "unstaged", "untracked", "conflicted") if found[key]}
+
+
+def undo(git: WorkspaceGit, path: str, action: str) -> dict[str, Any]:
+    shown = uncommitted.show_loss(git, path, action)
+    uncommitted.carry_out(git, path, action, shown["version"])
+    return shown
+
+
+def test_partly_staged_file_keeps_what_is_staged_or_what_is_not(root: Path, git: WorkspaceGit) -> None:
+    (root / "a").write_text("staged\n2\n3\n")
+    run_git(root, "add", "a")
+    (root / "a").write_text("staged\n2\nlater\n")
+    shown = undo(git, "a", "discard")
+    assert "-3\n+later" in shown["lines"]
+    assert "What is staged stays." in shown["sentence"]
+    assert (root / "a").read_text() == "staged\n2\n3\n"
+    assert status(git) == {"staged": [{"path": "a", "change": "modified"}]}
+
+    (root / "a").write_text("other\n")
+    shown = undo(git, "a", "unstage")
+    assert "+staged" in shown["lines"]
+    assert "differs from what is staged" in shown["sentence"]
+    assert (root / "a").read_text() == "other\n"
+    assert status(git) == {"unstaged": [{"path": "a", "change": "modified"}]}
+
+
+def test_new_file_is_unstaged_and_then_deleted(root: Path, git: WorkspaceGit) -> None:
+    (root / "folder").mkdir()
+    (root / "folder/grüße x").write_text("hello\nthere")
+    run_git(root, "add", "--all")
+    undo(git, "folder/grüße x", "unstage")
+    assert status(git) == {"untracked": ["folder/grüße x"]}
+    assert undo(git, "folder/grüße x", "discard")["lines"] == "+hello\n+there"
+    assert status(git) == {}
+
+
+def test_deleted_and_renamed_files_return(root: Path, git: WorkspaceGit) -> None:
+    (root / "a").unlink()
+    assert undo(git, "a", "discard")["sentence"] == "The file returns. Nothing is lost."
+    assert (root / "a").read_text() == "1\n2\n3\n"
+    run_git(root, "mv", "a", "b")
+    undo(git, "b", "unstage")
+    assert status(git) == {"unstaged": [{"path": "a", "change": "deleted"}], "untracked": ["b"]}
+    run_git(root, "rm", "--quiet", "--cached", "a")
+    undo(git, "a", "unstage")
+    undo(git, "a", "discard")
+    undo(git, "b", "discard")
+    assert status(git) == {}
+
+
+def test_no_hook_runs(root: Path, git: WorkspaceGit) -> None:
+    (root / "a").write_text("staged\n")
+    run_git(root, "add", "a")
+    (root / "a").write_text("later\n")
+    for name in ("post-checkout", "post-index-change", "pre-commit"):
+        hook = root / ".git/hooks" / name
+        hook.parent.mkdir(exist_ok=True)
+        hook.write_text("#!/bin/sh\ntouch ran\n")
+        hook.chmod(0o755)
+    undo(git, "a", "discard")
+    undo(git, "a", "unstage")
+    assert not (root / "ran").exists()
+
+
+def test_links_modes_and_types_are_restored(root: Path, git: WorkspaceGit) -> None:
+    (root / "a").chmod(0o755)
+    undo(git, "a", "discard")
+    assert not (root / "a").stat().st_mode & 0o100
+    (root / "a").unlink()
+    (root / "a").symlink_to("/etc/passwd")
+    assert "/etc/passwd" in undo(git, "a", "discard")["lines"]
+    assert not (root / "a").is_symlink()
+    (root / "link").symlink_to("a")
+    assert undo(git, "link", "discard")["lines"] == "+a"
+    assert status(git) == {}
+
+
+def test_conflict_ends_with_the_branchs_own_side(root: Path, git: WorkspaceGit) -> None:
+    run_git(root, "switch", "--quiet", "-c", "theirs")
+    commit(root, "a", "theirs\n")
+    run_git(root, "switch", "--quiet", "-")
+    commit(root, "a", "ours\n")
+    with pytest.raises(subprocess.CalledProcessError):
+        run_git(root, "merge", "theirs")
+    assert status(git) == {"conflicted": ["a"]}
+    with pytest.raises(ApiError, match="conflict"):
+        uncommitted.show_loss(git, "a", "unstage")
+    assert "+theirs" in undo(git, "a", "discard")["lines"]
+    assert ((root / "a").read_text(), status(git)) == ("ours\n", {})
+
+
+def _write(root: Path) -> None:
+    (root / "a").write_text("written meanwhile\n")
+
+
+def _stage(root: Path) -> None:
+    run_git(root, "add", "a")
+
+
+def _mode(root: Path) -> None:
+    (root / "a").chmod(0o700)
+
+
+@pytest.mark.parametrize("change", [_write, _stage, _mode])
+@pytest.mark.parametrize("action", ["discard", "unstage"])
+def test_file_that_changed_meanwhile_is_left_as_it_is(
+    root: Path, git: WorkspaceGit, action: str, change: Callable[[Path], None]
+) -> None:
+    (root / "a").write_text("staged\n")
+    run_git(root, "add", "a")
+    (root / "a").write_text("seen\n")
+    shown = uncommitted.show_loss(git, "a", action)
+    change(root)
+    before = ((root / "a").read_text(), run_git(root, "ls-files", "--stage"))
+    with pytest.raises(ApiError) as refused:
+        uncommitted.carry_out(git, "a", action, shown["version"])
+    assert refused.value.code in ("file_changed", "conflict")
+    assert ((root / "a").read_text(), run_git(root, "ls-files", "--stage")) == before
+
+
+def test_write_in_the_last_moment_is_put_back(root: Path, git: WorkspaceGit, monkeypatch: pytest.MonkeyPatch) -> None:
+    (root / "a").write_text("seen\n")
+    shown = uncommitted.show_loss(git, "a", "discard")
+    rename = os.rename
+
+    def write_before(source: str, target: str, **folders: int) -> None:
+        (root / "a").write_text("written in the last moment\n")
+        rename(source, target, **folders)
+
+    monkeypatch.setattr(os, "rename", write_before)
+    with pytest.raises(ApiError) as refused:
+        uncommitted.carry_out(git, "a", "discard", shown["version"])
+    assert (refused.value.code, (root / "a").read_text()) == ("file_changed", "written in the last moment\n")
+
+
+def test_what_stands_in_the_place_of_a_file_is_never_removed(root: Path, git: WorkspaceGit) -> None:
+    (root / "a").unlink()
+    (root / "a").mkdir()
+    (root / "a/work").write_text("x")
+    with pytest.raises(ApiError, match="no plain file"):
+        uncommitted.show_loss(git, "a", "discard")
+    (root / "sub").mkdir()
+    commit(root, "sub/b", "x\n")
+    run_git(root, "rm", "--quiet", "-r", "--cached", "sub")
+    (root / "sub/b").unlink()
+    (root / "sub").rmdir()
+    (root / "sub").write_text("a file")
+    undo(git, "sub/b", "unstage")
+    with pytest.raises(ApiError):
+        undo(git, "sub/b", "discard")
+    assert (root / "sub").read_text() == "a file"
+
+
+def test_announced_file_is_unstaged_first(root: Path, git: WorkspaceGit) -> None:
+    (root / "new").write_text("x\n")
+    run_git(root, "add", "--intent-to-add", "new")
+    with pytest.raises(ApiError, match="unstage it first"):
+        uncommitted.show_loss(git, "new", "discard")
+    undo(git, "new", "unstage")
+    assert status(git) == {"untracked": ["new"]}
