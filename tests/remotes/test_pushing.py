@@ -201,9 +201,7 @@ def _set_hosted(made: Mergeable, hosted: Path, ref: str, commit: str) -> None:
     run_git(made.path, "push", "--quiet", "--force", str(hosted), f"{commit}:{ref}")
 
 
-def test_page_and_api_show_what_is_pushed_before_and_what_the_server_said_after(
-    made: Mergeable, hosted: Path, client: Client
-) -> None:
+def test_page_and_api_show_a_push_and_what_the_server_answered(made: Mergeable, hosted: Path, client: Client) -> None:
     add_hook(hosted, "post-receive", "echo 'See https://example.org/new <b>and</b> javascript:x'")
     client.force_login(make_user())
     path = f"/tasks/{made.session.task_id}/sessions/{made.session.id}/push/"
