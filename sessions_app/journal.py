@@ -88,6 +88,7 @@ FIELD_TYPES: Final[Mapping[str, type | tuple[type, ...]]] = {
     "message_id": (str, type(None)),
     "tool_call_id": str,
     "sub_agent": str,
+    "parent_tool_call_id": str,
     "permission_id": str,
     "options": list,
     "attachments": list,

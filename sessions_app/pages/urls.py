@@ -17,6 +17,7 @@ from sessions_app.planning import urls as planning
 from sessions_app.prompts import urls as prompts
 from sessions_app.recovery import urls as recovery
 from sessions_app.remotes import urls as remotes
+from sessions_app.rendering import urls as rendering
 from sessions_app.review import urls as review
 from sessions_app.search import urls as search
 from sessions_app.sessions import urls as sessions
@@ -38,6 +39,7 @@ urlpatterns = [
     *prompts.urlpatterns,
     *recovery.urlpatterns,
     *remotes.urlpatterns,
+    *rendering.urlpatterns,
     *review.urlpatterns,
     *search.urlpatterns,
     *timeline.urlpatterns,

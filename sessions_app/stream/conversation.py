@@ -61,6 +61,7 @@ TOOL_FIELDS: Final = (
     "raw_input",
     "raw_output",
     "sub_agent",
+    "parent_tool_call_id",
 )
 TITLE_LIMIT: Final = 500
 """Characters of a title or option that a message about a tool call or request repeats."""

@@ -26,6 +26,7 @@ from sessions_app.pages.labels import tool_status_label
 from sessions_app.redaction.visible_text import make_visible
 from sessions_app.rendering.operations.tool_calls import TITLE_LIMIT, only_dicts, shorten, tool_status, tool_title
 from sessions_app.rendering.services import Text, render_texts
+from sessions_app.stream.rules.nesting import Entry, find_parents, parent_key
 from sessions_app.stream.rules.tool_calls import REVIEW_LIMIT
 
 _DIGEST: Final = re.compile("[0-9a-f]{64}")
@@ -174,13 +175,6 @@ def render_messages(messages: Sequence[Message], viewer: Any) -> list[dict[str, 
 
     The browser appends what the socket sends after ``updated_seq``. An older or newer text would lose or repeat some.
     """
-    if not messages:
-        return []
-    contents, authors = _reload_contents(messages), _authors(messages, viewer)
-    contexts = [_message_context(message, contents[message.id]) for message in messages]
-    for context in contexts:
-        context["author"] = authors.get(context["message"].key, UNKNOWN_AUTHOR)
-    _add_rendered(messages[0].session, contexts)
     return [
         {
             "id": str(message.id),
@@ -188,8 +182,48 @@ def render_messages(messages: Sequence[Message], viewer: Any) -> list[dict[str, 
             "updated_seq": message.updated_seq,
             "html": render_to_string("stream/message.html", context),
         }
-        for message, context in zip(messages, contexts, strict=True)
+        for message, context in zip(messages, _contexts(messages, viewer), strict=True)
     ]
+
+
+def render_page(messages: Sequence[Message], viewer: Any) -> list[str]:
+    """Return the messages of a page as HTML: the tool calls of a sub-agent are inside the call that started it.
+
+    A call that is not on the page has no steps there: they stand beside the other messages. ``messages`` are in order.
+    """
+    contexts = _contexts(messages, viewer)
+    parents = find_parents([_entry(context) for context in contexts])
+    steps: dict[uuid.UUID, list[str]] = {}
+    top: list[str] = []
+    # The last first: the steps of a call come after it, and it contains them.
+    for context in reversed(contexts):
+        key = context["message"].id
+        own = steps.get(key, [])[::-1]
+        html = render_to_string("stream/message.html", {**context, "steps": [mark_safe(step) for step in own]})  # noqa: S308
+        if key in parents:
+            steps.setdefault(parents[key], []).append(html)
+        else:
+            top.append(html)
+    return top[::-1]
+
+
+def _entry(context: Mapping[str, Any]) -> Entry:
+    message = context["message"]
+    if message.role == "user":
+        return Entry(message.id, is_prompt=True)
+    return Entry(message.id, key=context.get("call_key", ""), parent_key=context.get("parent_key", ""))
+
+
+def _contexts(messages: Sequence[Message], viewer: Any) -> list[dict[str, Any]]:
+    """Return the variables of the template for each message of a session."""
+    if not messages:
+        return []
+    contents, authors = _reload_contents(messages), _authors(messages, viewer)
+    contexts = [_message_context(message, contents[message.id]) for message in messages]
+    for context in contexts:
+        context["author"] = authors.get(context["message"].key, UNKNOWN_AUTHOR)
+    _add_rendered(messages[0].session, contexts)
+    return contexts
 
 
 def _authors(messages: Sequence[Message], viewer: Any) -> dict[str, str]:
@@ -241,20 +275,29 @@ def _add_rendered(session: TaskSession, contexts: Sequence[dict[str, Any]]) -> N
     for context, result in zip(asking, rendered, strict=True):
         if context["kind"] == "tool":
             context.update(tool_call_context(context["message"].payload, result))
+            context["images"] = _image_addresses(session, context)
         elif isinstance(result, Failure):
             context["note"] = FAILURE_NOTES[result]
         else:
             context["html"] = mark_safe(result["html"])  # noqa: S308  (cleaned in the limited process)
 
 
+def _image_addresses(session: TaskSession, context: Mapping[str, Any]) -> list[str]:
+    digests, message = context.get("images", []), context["message"]
+    return [reverse("message-image", args=(session.task_id, session.id, message.id, digest)) for digest in digests]
+
+
 def _message_context(message: Message, content: _Content) -> dict[str, Any]:
     shown: dict[str, Any] = {"message": message, "kind": _template_name(message)}
+    if message.role == "tool":
+        shown["call_key"] = message.key
     if content.is_too_large:
         return {**shown, "kind": "large", "has_more": True}
     if message.role in ("agent", "thought"):
         shown |= _text_context(content, complete=message.complete)
     elif message.role == "tool":
         shown["to_render"] = Text("tool_call", {"payload": message.payload})
+        shown["parent_key"] = parent_key(message.payload)
     elif shown["kind"] == "permission":
         shown["permission"] = message.payload["permission"]
     elif shown["kind"] == "question":

@@ -240,6 +240,27 @@ async def test_tool_call_without_an_id_is_reported(
     assert "without an id" in next(line["text"] for line in host.of("log") if line["level"] == "warning")
 
 
+@pytest.mark.parametrize(
+    ("meta", "parent"),
+    [
+        ('{"claudeCode": {"parentToolUseId": "toolu_1", "toolName": "Read"}}', "toolu_1"),
+        ('{"toolName": "read_file", "parentToolCallId": "call_1", "subagentType": "explorer"}', "call_1"),
+        ('{"claudeCode": {"parentToolUseId": null}}', None),
+        ('{"claudeCode": "x", "parentToolCallId": 7}', None),
+        ("[]", None),
+    ],
+    ids=["Claude Code", "Qwen Code", "its own call", "other types", "no object"],
+)
+async def test_call_of_a_sub_agent_names_the_call_that_started_it(
+    meta: str, parent: str | None, driver: Driver, host: RecordingHost, request_for: MakeRequest
+) -> None:
+    call = update("tool_call", toolCallId="c").replace('"toolCallId"', f'"_meta": {meta}, "toolCallId"')
+    await driver.start(request_for(agent(session_prompt=[call, result({})])))
+    await driver.prompt("m1", "hello", (), lambda: None)
+    (line,) = host.of("tool.call")
+    assert line.get("parent_tool_call_id") == parent
+
+
 async def test_fields_of_a_tool_call_with_other_types_are_left_out(
     driver: Driver, host: RecordingHost, request_for: MakeRequest
 ) -> None:

@@ -189,6 +189,7 @@ def test_subagent_text_is_logged_and_its_tool_calls_are_shown() -> None:
     assert isinstance(log, JournalLine) and log.kind == "log"
     assert isinstance(call, JournalLine) and call.body["tool_kind"] == "read"
     assert call.body["locations"] == [{"path": "a"}]
+    assert call.body["parent_tool_call_id"] == "toolu_1"
 
 
 @pytest.mark.parametrize(

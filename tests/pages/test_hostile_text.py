@@ -149,7 +149,7 @@ def test_agent_text_cannot_act_escape_its_message_or_imitate_the_page(visit: Any
     assert [url for url in requests if "spy.example" in url or "evil" in url] == []
     assert page.locator(".asks").count() == 1, "the only question is not the agent's text"
     assert page.locator(".asks button").all_inner_texts() == ["Allow once", "Reject"]
-    assert page.locator(".asks h2").inner_text().startswith("<section id=")
+    assert page.locator(".asked-title").inner_text().startswith("<section id=")
     expect(page.get_by_text("rm ⟦RLO⟧fdp.gpj⟦PDF⟧").first).to_be_visible()
     expect(page.locator(".host", has_text="evil.example").first).to_be_visible()
     assert ada.unexpected(*NO_SOCKET) == []

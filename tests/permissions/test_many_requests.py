@@ -143,7 +143,7 @@ def test_page_shows_a_limited_number_of_requests_and_where_the_others_are(client
     user.groups.add(session.task.team)
     client.force_login(user)
     page = client.get(f"/tasks/{session.task_id}/sessions/{session.id}/").content.decode()
-    assert page.count('class="card asks"') == MAX_CARDS
+    assert page.count('class="card asks permission-card"') == MAX_CARDS
     assert "3 more requests are open" in page
     at = f"/api/v1/tasks/{session.task_id}/sessions/{session.id}/permissions/?state=pending"
     assert at in page

@@ -77,7 +77,7 @@ def test_row_card_inbox_and_email_show_the_tool_call(tmp_path: Path) -> None:
     event = session.events.get(name="session.permission.requested")
     assert event.payload["tool_call"] == session.permissions.get().tool_call
     [card] = request_cards(session)
-    assert (card["title"], card["kind"], card["call"]["places"]) == ("Delete the build", "execute", ["build"])
+    assert (card["title"], card["verb"], card["call"]["places"]) == ("Delete the build", "wants to run", ["build"])
     assert "rm -rf build" in card["call"]["input"]
     item = session.attention.get(kind="permission")
     for words in ("Delete the build", "execute", "rm -rf build", "Files: build"):

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import base64
+import re
 
 import pytest
+from django.contrib.auth.models import User
 from django.test import Client
 
 from sessions_app.events import rebuild_rows
@@ -28,8 +30,26 @@ def test_image_of_a_tool_is_shown_in_its_card_and_in_a_permission(ada: Client, w
     session = world.running_session()
     ingest_lines(session, tool_line(image()), asks(content=[image()]))
     html = ada.get(path_of(session)).text
-    assert html.count(f'src="data:image/png;base64,{PNG}"') == 2
+    addresses = re.findall(r'<img src="(/tasks[^"]+)"', html)
+    assert ["/messages/" in address for address in addresses] == [True, False]
+    for address in addresses:
+        answer = ada.get(address)
+        assert (answer.status_code, answer.content) == (200, base64.b64decode(PNG))
+        assert answer["Content-Type"] == "image/png"
+        assert answer["Content-Security-Policy"] == "default-src 'none'; sandbox"
+        assert answer["X-Content-Type-Options"] == "nosniff"
+        assert ada.get(f"{address[:-9]}00000000/").status_code == 404, "an address names its content"
     assert "No details available" not in html
+
+
+def test_image_of_another_team_is_not_found(ada: Client, world: World) -> None:
+    session = world.running_session()
+    ingest_lines(session, tool_line(image()), asks(content=[image()]))
+    addresses = re.findall(r'<img src="(/tasks[^"]+)"', ada.get(path_of(session)).text)
+    stranger = Client()
+    stranger.force_login(User.objects.create_user("stranger"))
+    assert len(addresses) == 2
+    assert [stranger.get(address).status_code for address in addresses] == [404, 404]
 
 
 @pytest.mark.parametrize(
@@ -37,15 +57,17 @@ def test_image_of_a_tool_is_shown_in_its_card_and_in_a_permission(ada: Client, w
     [
         image("<script>"),
         image(media_type="image/svg+xml"),
-        image("A" * (2 * IMAGE_LIMIT)),
+        image(base64.b64encode(b"<svg xmlns=").decode()),
+        image(media_type="image/jpeg"),
+        image(PNG + "A" * (IMAGE_LIMIT * 4 // 3)),
     ],
-    ids=["no base64", "SVG", "too large"],
+    ids=["no base64", "SVG", "SVG that calls itself PNG", "PNG that calls itself JPEG", "too large"],
 )
 def test_other_image_is_named_and_not_shown(part: dict[str, object], ada: Client, world: World) -> None:
     session = world.running_session()
     ingest_lines(session, tool_line(part))
     html = ada.get(path_of(session)).text
-    assert "<img class=" not in html
+    assert "<img src=" not in html[html.index('id="messages"') :]
     assert "[image image/" in html
 
 

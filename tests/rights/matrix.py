@@ -379,6 +379,14 @@ PAGES: Final[Mapping[str, Methods]] = {
         "post": Row((LOGIN, 404, 403, 302, 404), {"target": "branch", "commit": "x"}),
     },
     _SESSION_PAGE + "push/live/": {"get": page_reads(), "post": page(405)},
+    _SESSION_PAGE + "messages/<uuid:entry_id>/images/<str:digest>/": {
+        "get": Row((LOGIN, 404, 404, 404, 404)).at(digest="0" * 64),
+        "post": page(405).at(digest="0" * 64),
+    },
+    _SESSION_PAGE + "requests/<str:request_id>/images/<str:digest>/": {
+        "get": Row((LOGIN, 404, 404, 404, 404)).at(request_id="p1", digest="0" * 64),
+        "post": page(405).at(request_id="p1", digest="0" * 64),
+    },
     _SESSION_PAGE + "changes/": {"get": page_reads(), "post": page(405)},
     _SESSION_PAGE + "changes/comments/": {
         "get": page(405),

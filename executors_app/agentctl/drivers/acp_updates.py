@@ -425,7 +425,20 @@ def acp_tool_call(update: Mapping[str, Any]) -> dict[str, Any]:
         value = update.get(theirs)
         if value is not None and isinstance(value, kind):
             fields[ours] = value
+    parent = _parent_call_id(update)
+    if parent:
+        fields["parent_tool_call_id"] = parent
     return {"tool_call_id": tool_call_id(update) or "", **fields}
+
+
+def _parent_call_id(update: Mapping[str, Any]) -> str:
+    """Return the id of the tool call whose sub-agent makes this one; empty if the agent names none.
+
+    ACP has no field for it: Claude Code and Qwen Code name it in ``_meta``, each in its own way.
+    """
+    about = object_of(update.get("_meta"))
+    named = (object_of(about.get("claudeCode")).get("parentToolUseId"), about.get("parentToolCallId"))
+    return next((call_id for call_id in named if isinstance(call_id, str)), "")
 
 
 def tool_call_id(update: Mapping[str, Any]) -> str | None:

@@ -111,13 +111,18 @@ def log_event(text: str, data: Any, level: str = "debug") -> JournalLine:
     return JournalLine(JournalKind.LOG, {"level": level, "text": text, "data": data})
 
 
-def tool_call_event(call_id: str, title: str, tool_kind: str, raw_input: Any) -> JournalLine:
-    """Return a tool call in the shape that the ACP driver uses."""
+def tool_call_event(call_id: str, title: str, tool_kind: str, raw_input: Any, parent: str = "") -> JournalLine:
+    """Return a tool call in the shape that the ACP driver uses.
+
+    ``parent`` is the id of the tool call whose sub-agent makes this one; empty for the agent's own.
+    """
     locations = [{"path": path} for path in _input_paths(raw_input)]
     body: dict[str, Any] = {"tool_call_id": call_id, "title": title, "tool_kind": tool_kind, "status": "in_progress"}
     body["raw_input"] = raw_input
     if locations:
         body["locations"] = locations
+    if parent:
+        body["parent_tool_call_id"] = parent
     return JournalLine(JournalKind.TOOL_CALL, body)
 
 

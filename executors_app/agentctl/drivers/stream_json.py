@@ -78,6 +78,7 @@ class StreamJsonReader:
     def _blocks(self, message: Mapping[str, Any], content: Any) -> Iterator[CliEvent]:
         # Messages of subagents are nested: a conversation cannot be resumed at one of them.
         by_agent, nested = message["type"] == "assistant", message.get("parent_tool_use_id") is not None
+        parent = message["parent_tool_use_id"] if isinstance(message.get("parent_tool_use_id"), str) else ""
         if by_agent and not nested and isinstance(message.get("uuid"), str):
             self._last_message_uuid = message["uuid"]
         if message.get("isReplay") is True:
@@ -93,7 +94,7 @@ class StreamJsonReader:
             elif block.get("type") == "text":
                 yield from self._texts(str(block.get("text") or ""), by_agent=by_agent, nested=nested)
             else:
-                yield from self._block(block)
+                yield from self._block(block, parent=parent)
 
     def _texts(self, text: str, *, by_agent: bool, nested: bool) -> Iterator[JournalLine]:
         if nested:
@@ -105,12 +106,12 @@ class StreamJsonReader:
         else:
             yield self._other(JournalKind.MESSAGE_USER, text=text)
 
-    def _block(self, block: Mapping[str, Any]) -> Iterator[JournalLine]:
+    def _block(self, block: Mapping[str, Any], *, parent: str) -> Iterator[JournalLine]:
         match block.get("type"):
             case "thinking":
                 yield self._other(JournalKind.MESSAGE_THOUGHT, text=str(block.get("thinking") or ""))
             case "tool_use" | "server_tool_use":
-                yield from self._call(block)
+                yield from self._call(block, parent=parent)
             case "tool_result" | "web_search_tool_result":
                 yield from self._call_ended(block)
             case other:
@@ -126,13 +127,14 @@ class StreamJsonReader:
         self._last_was_text = False
         return JournalLine(kind, body)
 
-    def _call(self, block: Mapping[str, Any]) -> Iterator[JournalLine]:
+    def _call(self, block: Mapping[str, Any], *, parent: str) -> Iterator[JournalLine]:
         self._last_was_text = False
         if block.get("id") is None:
             yield log_event("the agent reported a tool call without an id", dict(block), "warning")
             return
         name, arguments = str(block.get("name") or "tool"), block.get("input")
-        yield tool_call_event(str(block["id"]), tool_title(name, arguments), tool_kind(name), arguments)
+        title, kind = tool_title(name, arguments), tool_kind(name)
+        yield tool_call_event(str(block["id"]), title, kind, arguments, parent=parent)
         steps = object_of(arguments).get("todos")
         if isinstance(steps, list):
             items = [step for step in steps if isinstance(step, Mapping)]

@@ -18,14 +18,50 @@ export function showMessage({ id, seq, updated_seq, html }) {
   }
   const first = list.firstElementChild;
   if (first && seq < Number(first.dataset.seq)) return false; // belongs to the earlier pages
-  let before = null;
-  for (let one = list.lastElementChild; one && Number(one.dataset.seq) > seq; one = one.previousElementSibling) before = one;
-  list.insertBefore(made, before);
+  insert(stepsOf(callOf(made)) ?? list, made);
   return true;
 }
 
+function insert(place, made) {
+  let before = null;
+  for (let one = place.lastElementChild; one && Number(one.dataset.seq) > Number(made.dataset.seq); one = one.previousElementSibling) before = one;
+  place.insertBefore(made, before);
+}
+
 export function showEarlier(messages) {
+  const later = list.firstElementChild;
   list.prepend(...messages.map(madeOf).filter((made) => !document.getElementById(made.id)));
+  // What was the beginning of the page may belong to a call that has only now arrived.
+  for (let one = later; one && !one.matches(".user"); ) {
+    const next = one.nextElementSibling, steps = stepsOf(callOf(one));
+    if (steps) insert(steps, one);
+    one = next;
+  }
+}
+
+// --- steps of sub-agents: as in sessions_app/stream/rules/nesting.py ---
+
+const MAX_DEPTH = 4;
+
+// The tool call whose sub-agent makes this one: the newest earlier one with its id since the last prompt.
+function callOf(made) {
+  const wanted = made.dataset.parentCall;
+  if (!wanted) return null;
+  const all = [...list.querySelectorAll(".message")];
+  for (const one of all.reverse()) {
+    if (one === made || Number(one.dataset.seq) > Number(made.dataset.seq)) continue;
+    if (one.matches(".user")) return null;
+    if (one.dataset.call === wanted) return one;
+  }
+  return null;
+}
+
+function stepsOf(call) {
+  if (!call) return null;
+  const outer = call.parentElement.closest(".nested");
+  let depth = 1;
+  for (let place = outer; place; place = place.parentElement.closest(".nested")) depth += 1;
+  return depth > MAX_DEPTH ? outer : call.querySelector(":scope > .steps > .nested");
 }
 
 function madeOf(html) {
@@ -70,10 +106,15 @@ function patch(shown, made) {
 }
 
 function patchAttributes(shown, made) {
+  // A reader opens and closes details; the server opens them once, when there is something to see in them.
+  const unfolds = "unfolds" in made.dataset && !("unfolds" in shown.dataset);
+  const isReaders = (name) => name === "open" && shown.dataset.key && !unfolds;
   for (const { name } of [...shown.attributes]) {
-    if (!made.hasAttribute(name) && !(name === "open" && shown.dataset.key)) shown.removeAttribute(name);
+    if (!made.hasAttribute(name) && !isReaders(name)) shown.removeAttribute(name);
   }
-  for (const { name, value } of made.attributes) if (shown.getAttribute(name) !== value) shown.setAttribute(name, value);
+  for (const { name, value } of made.attributes) {
+    if (shown.getAttribute(name) !== value && !isReaders(name)) shown.setAttribute(name, value);
+  }
 }
 
 function patchChildren(shown, made) {
@@ -87,6 +128,7 @@ function patchChildren(shown, made) {
 }
 
 function renew(old, node) {
+  if (old.nodeType === Node.ELEMENT_NODE && old.matches(".steps") && node.nodeName === old.nodeName) return; // has messages of its own
   if (old.nodeType === Node.ELEMENT_NODE && old.nodeName === node.nodeName) return patch(old, node);
   if (old.nodeType === Node.TEXT_NODE && node.nodeType === Node.TEXT_NODE) {
     if (node.data.startsWith(old.data)) old.appendData(node.data.slice(old.data.length)); // keeps a selection

@@ -11,6 +11,7 @@ import * as complete from "./complete.js";
 import * as composing from "./composer.js";
 import * as draft from "./draft.js";
 import * as history from "./history.js";
+import * as elapsed from "./elapsed.js";
 import { keepLive, listen, partsOf } from "./live.js";
 import { visible } from "./plain_text.js";
 import { tellPresence } from "./presence.js";
@@ -22,7 +23,7 @@ import "./turn_ends.js";
 import { showKey } from "./waits.js";
 import { workspaceChanged, workspaceIs } from "./workspace.js";
 
-const PARTS = ["strip", "banner", "turns", "permissions", "ledger", "queue", "choices", "now", "refusal", "controls", "waits", "continuity", "agent", "title", "bar"];
+const PARTS = ["strip", "banner", "turns", "permissions", "activity", "ledger", "queue", "choices", "now", "refusal", "controls", "waits", "continuity", "agent", "title", "bar"];
 const EVERY = 1000;
 const EVERY_WITH_SOCKET = 10000;
 const AFTER_NEWS = 50;
@@ -41,6 +42,7 @@ const replaceParts = partsOf(PARTS);
 // What gets the focus by Tab is scrolled out from behind the composer, which covers the end of the conversation.
 new ResizeObserver(() => {
   document.documentElement.style.scrollPaddingBottom = `${composer.offsetHeight + 16}px`;
+  document.documentElement.style.setProperty("--composer", `${composer.offsetHeight}px`);
 }).observe(composer);
 
 let lastSeq = Number(page.dataset.lastSeq); // of the log, as far as the server has rendered it for this page
@@ -69,6 +71,7 @@ function apply(answer) {
   if (answer.last_seq < lastSeq || status.last_seq < statusSeq) return false; // older than what is shown
   reading.keepingPlace(() => {
     replaceParts(answer.parts);
+    elapsed.showElapsed();
     holdNewRequests();
     return isPast ? 0 : answer.messages.filter(showMessage).length;
   });
@@ -278,5 +281,6 @@ complete.begin();
 history.begin(page.dataset.history);
 queue.begin();
 reading.begin();
+elapsed.begin(page.dataset.now);
 tabs.begin();
 if (!isPast && !location.hash && list.childElementCount) reading.toEnd();

@@ -6,6 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Final
 
 from django.db.models import Case, Exists, OuterRef, Q, When
+from django.urls import reverse
 from django.utils import timezone
 
 from sessions_app.confined.client import Failure
@@ -13,7 +14,6 @@ from sessions_app.kernel.rules.states import PermissionState, RequestKind
 from sessions_app.models import PermissionRequest, TaskSession, WaitKey
 from sessions_app.permissions.services import option_name, permission_keys
 from sessions_app.permissions.views.question_forms import question_context
-from sessions_app.rendering.operations.tool_calls import TITLE_LIMIT
 from sessions_app.rendering.services import Text, render_texts
 from sessions_app.stream.rules.tool_calls import REVIEW_LIMIT, UNKNOWN_ACTION, is_rejection
 from sessions_app.stream.views import review_context
@@ -75,10 +75,15 @@ def _review_contexts(
     to_render = [request for request in requests if request.id in small]
     rendered = render_texts(session, [Text("reviewed_call", {"payload": request.tool_call}) for request in to_render])
     described = {request.id: result for request, result in zip(to_render, rendered, strict=True)}
-    return {
-        request.id: review_context(request.tool_call, described.get(request.id, Failure.TOO_EXPENSIVE))
-        for request in requests
-    }
+    contexts = {}
+    for request in requests:
+        context = review_context(request.tool_call, described.get(request.id, Failure.TOO_EXPENSIVE))
+        context["images"] = [
+            reverse("request-image", args=(session.task_id, session.id, request.id, digest))
+            for digest in context.get("images", [])
+        ]
+        contexts[request.id] = context
+    return contexts
 
 
 def _request_card(request: PermissionRequest, key: WaitKey | None, call: dict[str, Any]) -> dict[str, Any]:
@@ -95,9 +100,12 @@ def _request_card(request: PermissionRequest, key: WaitKey | None, call: dict[st
     return {
         "request": request,
         "title": _request_title(request, is_unknown=is_unknown),
+        "verb": _verb(request, call),
+        "shows_title": is_unknown or not call.get("command") or call["is_titled"],
+        # What a command or a change tells already is folded; everything else is read before the answer.
+        "opens_raw": not (call.get("command") or call.get("diffs")) or not call["tells_all"],
         "unknown_action": UNKNOWN_ACTION if is_unknown else "",
         "can_reject": any(option["rejects"] for option in options),
-        "kind": str(request.tool_call.get("tool_kind") or "")[:TITLE_LIMIT],
         "call": call,
         "question": question_context(request.question) if request.question else None,
         "prefix": f"q{request.id}-",
@@ -131,6 +139,25 @@ def _request_title(request: PermissionRequest, *, is_unknown: bool) -> str:
     return str(request.tool_call.get("title") or "Unnamed action")[:REVIEW_LIMIT]
 
 
+_VERBS: Final[Mapping[str, str]] = {
+    "execute": "wants to run",
+    "edit": "wants to change files",
+    "delete": "wants to delete",
+    "move": "wants to move",
+    "read": "wants to read",
+    "search": "wants to search",
+    "fetch": "wants to use the network",
+}
+"""What an agent wants to do, by ACP's kind of the tool."""
+
+
+def _verb(request: PermissionRequest, call: Mapping[str, Any]) -> str:
+    """Return the words between the agent's name and what it asks for."""
+    if call.get("command"):
+        return _VERBS["execute"]
+    return _VERBS.get(str(request.tool_call.get("tool_kind")), "asks for permission")
+
+
 def _options_of_unknown_action(options: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     """Put what rejects first, with the first of it as the main button, and say of all others what they are for."""
     rejecting = [option | {"is_main": False} for option in options if option["rejects"]]
@@ -149,8 +176,8 @@ _OPTION_ORDER: Final = ("allow_once", "reject_once", "", "reject_always", "allow
 _KEY_ACTIONS: Final[Mapping[str, str]] = {"allow_once": "allow", "reject_once": "reject"}
 """Actions of ``navigation.rules.shortcuts`` by the kind of the option that they press; lasting answers have no key."""
 _EFFECTS: Final[Mapping[str, str]] = {
-    "allow_always": "The agent allows this from now on and no longer asks. It decides how far that reaches.",
-    "reject_always": "The agent rejects this from now on and no longer asks. It decides how far that reaches.",
+    "allow_always": "Always allow this in this session, without asking. The agent decides how far that reaches.",
+    "reject_always": "Always reject this in this session, without asking. The agent decides how far that reaches.",
 }
 """What a lasting answer does, in our words: the option's name is the agent's."""
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import json
 import re
+import shlex
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -18,13 +21,30 @@ from sessions_app.workspace.rules.file_diffs import compare_files
 
 TITLE_LIMIT: Final = 500
 """Characters that the conversation shows of a title, a path or a status."""
-IMAGE_LIMIT: Final = 256 * 1024
+IMAGE_LIMIT: Final = 700 * 1024
 """Maximum number of bytes of an image in a tool's content that is shown; a larger one is named."""
 IMAGES_SHOWN: Final = 2
 """Maximum number of images that are shown of one tool call."""
-_IMAGE_TYPES: Final = frozenset({"image/png", "image/jpeg", "image/gif", "image/webp"})
-"""Types that browsers show without running anything; SVG is none of them."""
+_IMAGE_SIGNATURES: Final[Mapping[str, re.Pattern[bytes]]] = {
+    "image/png": re.compile(rb"\x89PNG\r\n\x1a\n"),
+    "image/jpeg": re.compile(rb"\xff\xd8\xff"),
+    "image/gif": re.compile(rb"GIF8[79]a"),
+    "image/webp": re.compile(rb"RIFF....WEBP", re.DOTALL),
+}
+"""How the content begins of each type that browsers show without running anything; SVG is none of them."""
+_SIGNATURE_CHARS: Final = 16
+"""Characters of base64 that contain the longest of these beginnings."""
 _BASE64: Final = re.compile(r"[A-Za-z0-9+/]+={0,2}")
+UNFOLDED_LINES: Final = 60
+"""Lines of the diffs of one tool call that the conversation shows unfolded; longer ones show their counts."""
+COMMAND_LINE_LIMIT: Final = 200
+"""Characters of the first line of a command that stand for a folded tool call."""
+_COMMAND_FIELDS: Final = ("command", "cmd")
+_DIRECTORY_FIELDS: Final = ("cwd", "workdir", "working_directory", "directory")
+_TOLD_FIELDS: Final = frozenset({*_COMMAND_FIELDS, *_DIRECTORY_FIELDS, "description", "timeout"})
+"""Fields of an input that change nothing of what a command does, or are shown beside it."""
+_SHELLS: Final = frozenset({"bash", "sh", "zsh", "/bin/bash", "/bin/sh", "/bin/zsh", "/usr/bin/bash", "/usr/bin/zsh"})
+_SCRIPT_OPTIONS: Final = frozenset({"-c", "-lc"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,20 +65,23 @@ FOR_REVIEW: Final = Extent(text=REVIEW_LIMIT, line=REVIEW_LIMIT, parts=1_000)
 
 
 def describe_tool_call(payload: Mapping[str, Any], extent: Extent) -> dict[str, Any]:
-    """Return title, status, places, input, outputs and diffs of a tool call, each of bounded length.
+    """Return title, status, places, command, input, outputs and diffs of a tool call, each of bounded length.
 
+    ``command`` is what a shell runs, if the input says that, and ``command_line`` its beginning. ``tells_all`` is False
+    if the input has more than the command and its directory, or the changes. ``images`` are digests.
     ``hidden`` is the number of outputs, diffs and images that are not among them.
     ``is_whole`` is False if anything is left out.
     """
     parts = only_dicts(payload.get("content"))
     raw_input = _as_text(payload.get("raw_input"))
+    command = command_of(payload)
     outputs = [text for text in _outputs(parts, payload) if text]
     changes = [part for part in parts if part.get("type") == "diff"]
-    images = [image for image in map(_image_of, parts) if image]
+    images = find_images(payload)
     paths = [_text_of(place.get("path")) for place in only_dicts(payload.get("locations"))]
     diffs = [_describe_diff(part, extent) for part in changes[: extent.parts]]
     hidden = _excess(outputs, extent.parts) + _excess(changes, extent.parts) + _excess(images, IMAGES_SHOWN)
-    has_long_text = any(len(text) > extent.text for text in (raw_input, *outputs))
+    has_long_text = any(len(text) > extent.text for text in (raw_input, command, *outputs))
     has_long_diff = any(diff["more"] for diff in diffs)
     is_whole = not hidden and not has_long_text and not has_long_diff and not _excess(paths, extent.parts)
     return {
@@ -66,13 +89,27 @@ def describe_tool_call(payload: Mapping[str, Any], extent: Extent) -> dict[str, 
         "sub_agent": shorten(_text_of(payload.get("sub_agent")), extent.line),
         "status": tool_status(payload),
         "places": [shorten(path, extent.line) for path in paths[: extent.parts]],
+        "command": shorten(command, extent.text),
+        "command_line": _first_line(command),
+        "is_titled": _is_titled(payload, command),
+        "directory": shorten(_first_text(payload, _DIRECTORY_FIELDS) if command else "", extent.line),
+        "tells_all": _tells_all(payload.get("raw_input"), changes),
         "input": shorten(raw_input, extent.text),
         "outputs": [shorten(text, extent.text) for text in outputs[: extent.parts]],
         "diffs": diffs,
-        "images": images[:IMAGES_SHOWN],
+        "unfolds": _unfolds(diffs, images),
+        "images": [image.digest for image in images[:IMAGES_SHOWN]],
         "hidden": hidden,
         "is_whole": is_whole,
     }
+
+
+def _unfolds(diffs: Sequence[Mapping[str, Any]], images: Sequence[ToolImage]) -> bool:
+    """Whether the conversation shows a tool call unfolded: its changes are few, or it has an image."""
+    if any(diff["more"] for diff in diffs):
+        return False
+    shown = sum(diff["lines"] for diff in diffs)
+    return shown <= UNFOLDED_LINES and bool(diffs or images)
 
 
 def _excess(values: Sequence[Any], limit: int) -> int:
@@ -115,14 +152,14 @@ def _text_of(value: Any) -> str:
 
 def _outputs(parts: Sequence[Mapping[str, Any]], payload: Mapping[str, Any]) -> list[str]:
     texts = [_part_text(part) for part in parts]
-    if any(texts) or any(map(_image_of, parts)):
+    if any(texts) or any(map(_is_image, parts)):
         return texts
     return [_as_text(payload.get("raw_output"))]
 
 
 def _part_text(part: Mapping[str, Any]) -> str:
     """Return the text of a part of a tool's content. Other parts are named, but for diffs and images that are shown."""
-    if part.get("type") == "diff" or _image_of(part):
+    if part.get("type") == "diff" or _is_image(part):
         return ""
     inner = _inner_block(part)
     if isinstance(inner.get("text"), str):
@@ -144,21 +181,114 @@ def _inner_block(part: Mapping[str, Any]) -> Mapping[str, Any]:
     return part
 
 
-def _image_of(part: Mapping[str, Any]) -> str:
-    """Return an image in a tool's content as a data URL; empty for anything else, and for one that is too large."""
+def command_of(payload: Mapping[str, Any]) -> str:
+    """Return the command that a tool call runs, as its input has it; empty if its input has none.
+
+    Of a shell that is given a script, the script is the command. Nothing else is left out of it.
+    """
+    raw_input = payload.get("raw_input")
+    if isinstance(raw_input, str) and payload.get("tool_kind") == "execute":
+        return raw_input
+    if not isinstance(raw_input, dict):
+        return ""
+    given = next((raw_input[name] for name in _COMMAND_FIELDS if raw_input.get(name)), "")
+    if isinstance(given, str):
+        return given
+    if isinstance(given, list) and all(isinstance(word, str) for word in given):
+        return _script_of(given) or shlex.join(given)
+    return ""
+
+
+def _script_of(words: Sequence[str]) -> str:
+    if len(words) == 3 and words[0] in _SHELLS and words[1] in _SCRIPT_OPTIONS:
+        return words[2]
+    return ""
+
+
+def _is_titled(payload: Mapping[str, Any], command: str) -> bool:
+    """Whether a command has a title that is not only the command again."""
+    return tool_title(payload).strip("` \n") not in ("", command.strip())
+
+
+def _tells_all(raw_input: Any, changes: Sequence[Mapping[str, Any]]) -> bool:
+    """Whether an input has nothing but what is shown beside it: a command and its directory, or changes of files."""
+    if not isinstance(raw_input, dict):
+        return isinstance(raw_input, str)
+    for names in (_COMMAND_FIELDS, _DIRECTORY_FIELDS):
+        if len(raw_input.keys() & names) > 1:
+            return False
+    shown = {value for change in changes for value in change.values() if isinstance(value, str)}
+    return all(name in _TOLD_FIELDS or (isinstance(value, str) and value in shown) for name, value in raw_input.items())
+
+
+def _first_text(payload: Mapping[str, Any], names: Sequence[str]) -> str:
+    """Return the first of these fields of the input that has a text."""
+    raw_input = payload.get("raw_input")
+    if not isinstance(raw_input, dict):
+        return ""
+    return next((text for name in names if (text := _text_of(raw_input.get(name)))), "")
+
+
+def _first_line(command: str) -> str:
+    """Return the beginning of a command on one line, with a sign that more follows."""
+    lines = command.strip().split("\n", 1)
+    first = lines[0].rstrip()
+    if len(first) > COMMAND_LINE_LIMIT:
+        return f"{make_visible(first[:COMMAND_LINE_LIMIT])} …"
+    if len(lines) > 1:
+        return f"{make_visible(first)} …"
+    return make_visible(first)
+
+
+@dataclass(frozen=True, slots=True)
+class ToolImage:
+    """An image of a tool: its media type, which its content has, and the content in base64."""
+
+    media_type: str
+    data: str
+
+    @property
+    def digest(self) -> str:
+        """By which it is addressed: what is shown under an address never changes."""
+        return hashlib.sha256(self.data.encode()).hexdigest()
+
+    @property
+    def content(self) -> bytes:
+        """Its content."""
+        return base64.b64decode(self.data)
+
+
+def find_images(payload: Mapping[str, Any]) -> list[ToolImage]:
+    """Return the images in the content of a tool call that can be shown, in their order."""
+    found = map(_image_of, only_dicts(payload.get("content")))
+    return [image for image in found if image is not None]
+
+
+def _is_image(part: Mapping[str, Any]) -> bool:
+    return _image_of(part) is not None
+
+
+def _image_of(part: Mapping[str, Any]) -> ToolImage | None:
+    """Return an image in a tool's content; None for anything else, and for one that is too large.
+
+    The type is what the content begins with: an image that names another one is none.
+    """
     inner = _inner_block(part)
     media_type, data = inner.get("mimeType"), inner.get("data")
-    if inner.get("type") != "image" or not isinstance(media_type, str) or media_type not in _IMAGE_TYPES:
-        return ""
-    if not isinstance(data, str) or len(data) > IMAGE_LIMIT * 4 // 3 or not _BASE64.fullmatch(data):
-        return ""
-    return f"data:{media_type};base64,{data}"
+    if inner.get("type") != "image" or not isinstance(media_type, str) or not isinstance(data, str):
+        return None
+    signature = _IMAGE_SIGNATURES.get(media_type)
+    if signature is None or len(data) > IMAGE_LIMIT * 4 // 3 + 4 or len(data) % 4 or not _BASE64.fullmatch(data):
+        return None
+    if not signature.match(base64.b64decode(data[:_SIGNATURE_CHARS])):
+        return None
+    return ToolImage(media_type, data)
 
 
 def _describe_diff(part: Mapping[str, Any], extent: Extent) -> dict[str, Any]:
-    """Return the diff of one file: ``{path, is_new, added, gone, html, more}``.
+    """Return the diff of one file: ``{path, is_new, added, gone, html, lines, more}``.
 
-    The whole versions are compared. ``more`` is the number of lines that are left out of the display.
+    The whole versions are compared. ``lines`` is the number of lines that are shown, ``more`` of those that are not.
     """
     old = _as_text(part.get("oldText") or part.get("old_text"))
     new = _as_text(part.get("newText") or part.get("new_text"))
@@ -172,6 +302,7 @@ def _describe_diff(part: Mapping[str, Any], extent: Extent) -> dict[str, Any]:
         "added": compared.added,
         "gone": compared.gone,
         "html": "".join(lines),
+        "lines": len(lines),
         "more": len(compared.lines) - len(shown),
     }
 

@@ -74,6 +74,7 @@ from sessions_app.sessions.views.session_summary import (
 )
 from sessions_app.stream.rules import usage
 from sessions_app.stream.views import attached_files
+from sessions_app.turns.activity import Activity, current_activity
 from sessions_app.turns.models import newest_run
 from sessions_app.usage.budgets import budget_of_session
 from sessions_app.usage.rules.budgets import Limits, limits_text
@@ -100,6 +101,7 @@ SESSION_PARTS: Final[Mapping[str, str]] = {
     "banner": "sessions/banner.html",
     "permissions": "permissions/permissions.html",
     "turns": "review/turn_ends.html",
+    "activity": "sessions/activity.html",
     "ledger": "prompts/ledger.html",
     "queue": "prompts/queue.html",
     "choices": "agents/choices.html",
@@ -247,6 +249,11 @@ class SessionPage:
     def open_run(self) -> bool:
         """Whether a turn is open that may be cancelled."""
         return self._writes and self._session.runs.filter(ended_at=None, has_process=True).exists()
+
+    @cached_property
+    def activity(self) -> Activity | None:
+        """What an open turn does now."""
+        return current_activity(self._session)
 
     @property
     def output_limit(self) -> str:

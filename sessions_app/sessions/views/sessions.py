@@ -10,6 +10,7 @@ from django.contrib import messages
 from django.contrib.staticfiles.finders import find
 from django.http import Http404, HttpResponse, JsonResponse
 from django.shortcuts import get_object_or_404, redirect, render
+from django.utils import timezone
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_POST, require_safe
 
@@ -31,7 +32,7 @@ from sessions_app.recovery.services import policies
 from sessions_app.sessions.services import intents
 from sessions_app.sessions.views.session_page import session_context
 from sessions_app.stream import services as output_limits
-from sessions_app.stream.views import last_messages, messages_around, read_whole_message, render_messages
+from sessions_app.stream.views import last_messages, messages_around, read_whole_message, render_page
 from sessions_app.suspensions.services import go_on_now
 from sessions_app.usage.budgets import set_session_budget
 from sessions_app.usage.forms import BudgetForm
@@ -48,11 +49,11 @@ def show_session(request: UserHttpRequest, task_id: uuid.UUID, session_id: uuid.
     # ``last_seq`` is older than the messages below: a message that arrives in between is sent again by the live
     # updates. Read in the other order, it would be missing from the page.
     writes = may_write_session(request.user, row)
-    context: dict[str, Any] = {"last_seq": row.last_seq}
+    context: dict[str, Any] = {"last_seq": row.last_seq, "now": timezone.now()}
     context |= session_context(row, writes=writes, user=request.user)
     messages, older, is_past = _page_of_messages(request, row)
     context |= {
-        "messages_html": render_messages(messages, request.user),
+        "messages_html": render_page(messages, request.user),
         "older_than": messages[0].seq if older else None,
         "may_commit": writes,
         "has_terminal": bool(find("kandev/vendor/xterm.js")),
@@ -74,7 +75,7 @@ def earlier_messages(request: UserHttpRequest, task_id: uuid.UUID, session_id: u
     """Return the messages before ``?before=SEQ`` as ``{messages: [html], older_than}``, oldest first."""
     messages, older = last_messages(find_session(request, task_id, session_id), queried_number(request, "before"))
     page = {
-        "messages": [item["html"] for item in render_messages(messages, request.user)],
+        "messages": render_page(messages, request.user),
         "older_than": messages[0].seq if older else None,
     }
     return JsonResponse(page)

@@ -17,7 +17,8 @@ _PAYLOAD: Final = (
     "for an answered permission `payload.permission` (`permission_id`, `title`, `option_id`, `option`, `by`); for a "
     "question that ended `payload.question` (`permission_id`, `title`, `status`, `reason`, `by`, `answer`, a list of "
     "`field` and `value`, `typed`, `url`); for a prompt with files `payload.attachments`, a list of `name`, "
-    "`media_type`, `size`, `sha256`; `payload.sub_agent`, the sub-agent that wrote it or called the tool. A tool call "
+    "`media_type`, `size`, `sha256`; `payload.sub_agent`, the sub-agent that wrote it or called the tool; "
+    "`payload.parent_tool_call_id`, the tool call whose sub-agent made this one. A tool call "
     "whose turn ended without its result has the status `unfinished`"
 )
 

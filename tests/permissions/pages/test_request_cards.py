@@ -306,4 +306,4 @@ def test_answer_for_once_comes_first_and_a_lasting_one_last(world: World, ada: C
     ordered = ["allow_once", "reject_once", "surprising", "reject_always", "allow_always"]
     assert [value for _, value, _ in buttons] == ordered
     assert [value for before, value, after in buttons if "main" in before + after] == ["allow_once"]
-    assert "The agent allows this from now on and no longer asks." in html
+    assert "Always allow this in this session, without asking." in html

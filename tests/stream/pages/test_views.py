@@ -10,6 +10,7 @@ from django.test.utils import CaptureQueriesContext
 
 from sessions_app.models import TaskSession
 from sessions_app.rendering.operations.markdown import render_markdown
+from sessions_app.rendering.operations.tool_calls import UNFOLDED_LINES
 from sessions_app.stream.views import GROWING_LIMIT, last_messages, render_messages
 from tests.pages.world import World, asks, first_prompt, ingest_lines, path_of
 
@@ -238,6 +239,44 @@ def test_file_change_of_a_tool_is_shown_as_a_diff(world: World) -> None:
     assert '<span class="gone">-two\n</span><span class="added">+&lt;2&gt;\n</span>' in html
     assert '<span class="added">+1</span> <span class="gone">−1</span>' in html
     assert "b.py (new)" in html
+
+
+def test_command_is_shown_first_and_its_raw_input_is_folded(world: World) -> None:
+    session = world.running_session()
+    call = {"kind": "tool.call", "tool_call_id": "t", "title": "`make <test>`", "tool_kind": "execute"}
+    output = {"type": "content", "content": {"type": "text", "text": "3 passed"}}
+    raw_input = {"command": ["bash", "-lc", "make <test>"], "cwd": "/w"}
+    ingest_lines(session, {**call, "raw_input": raw_input, "content": [output], "status": "completed"})
+    html = shown(session)[-1]
+    assert '<span class="prompt" aria-hidden="true">$ </span>make &lt;test&gt;</code>' in html
+    assert html.index("make &lt;test&gt;</code>") < html.index("3 passed") < html.index('<details class="raw"')
+    assert html.index("bash") > html.index('<details class="raw"')
+    assert "in <code>/w</code>" in html
+    assert " open" not in html
+
+
+@pytest.mark.parametrize(("lines", "is_open"), [(3, True), (UNFOLDED_LINES // 2, True), (UNFOLDED_LINES + 1, False)])
+def test_short_diff_is_open_and_a_long_one_is_folded(lines: int, is_open: bool, world: World) -> None:
+    session = world.running_session()
+    diff = {"type": "diff", "path": "a.py", "oldText": None, "newText": "x\n" * lines}
+    ingest_lines(session, {"kind": "tool.call", "tool_call_id": "t", "title": "Edit", "content": [diff]})
+    html = shown(session)[-1]
+    assert (" open data-unfolds>" in html) == is_open
+    assert f'<span class="added">+{lines}</span>' in html
+
+
+def test_steps_of_a_sub_agent_are_inside_the_call_that_started_it(ada: Client, world: World) -> None:
+    session = world.running_session()
+    call = {"kind": "tool.call", "tool_call_id": "t1", "title": "Explore", "status": "in_progress"}
+    step = {**call, "parent_tool_call_id": "t1"}
+    ingest_lines(session, call, {**call, "tool_call_id": "t2", "title": "My own"})
+    ingest_lines(session, *({**step, "tool_call_id": f"s{number}", "title": f"Step {number}"} for number in range(2)))
+    ingest_lines(session, {**step, "tool_call_id": "s3", "parent_tool_call_id": "nobody", "title": "Stray"})
+    html = ada.get(path_of(session)).text
+    nested = html[html.index('<ol class="nested">') : html.index("My own")]
+    assert [title in nested for title in ("Step 0", "Step 1", "Stray")] == [True, True, False]
+    assert html.index("Step 1") < html.index("My own") < html.index("Stray")
+    assert html.count('<li class="message tool') == 5
 
 
 def test_plan_shows_its_progress(world: World) -> None:
