@@ -93,6 +93,7 @@ def call(client: APIClient, world: World, route: str, method: str) -> Any:
         "item_id": raise_item_of(world.session, "error", "scoping").id,
         "webhook_id": Webhook.objects.create(user=world.member, url="https://hooks.example/").id,
         "sha256": world.session.attachments.create(sha256="a" * 64, media_type="text/plain", content=b"a").sha256,
+        "comment_id": world.session.review_comments.create(path="a", first_line=1, last_line=1, text="Why?").id,
         "token_id": ApiToken.mint(world.member, "a program", ApiToken.Scope.WRITE, None)[0].id,
     }
     path = re.sub(r"<\w+:(\w+)>", lambda found: str(values[found[1]]), route)
