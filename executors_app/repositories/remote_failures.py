@@ -79,9 +79,13 @@ _PATTERNS: Final = (
         ),
     ),
 )
+_QUOTED: Final = re.compile(r"(?<![a-z])'[^'\n]*'")
+"""An address or path in a message; not the apostrophe of a word."""
 _COMPILED: Final = tuple((cause, re.compile(pattern, re.IGNORECASE | re.DOTALL)) for cause, pattern in _PATTERNS)
 
 _REJECTIONS: Final = (
+    # The connection ended after the commits were sent: the server may have taken them.
+    (RemoteCause.FAILED, re.compile(r"^\[remote failure\]")),
     (RemoteCause.MOVED, re.compile(r"stale info|cannot lock ref|failed to update ref|incorrect old value|fetch first")),
     (RemoteCause.NOT_FAST_FORWARD, re.compile(r"non-fast-forward|denying non-fast")),
 )
@@ -100,10 +104,12 @@ class RemoteFailed(RepositoryUnusable):
         """What the server said; its text is not ours."""
 
 
-def classify_failure(errors: str) -> RemoteCause:
-    """Return why git could not talk to a server, from its own output in English."""
+def classify_failure(errors: str, host: str) -> RemoteCause:
+    """Return why git could not talk to a server, from its own output in English, whatever the server is called."""
+    named = re.compile(rf"(?<![\w.-]){re.escape(host)}(?![\w-])", re.IGNORECASE)
+    reasons = named.sub("''", _QUOTED.sub("''", errors))
     for cause, pattern in _COMPILED:
-        if pattern.search(errors):
+        if pattern.search(reasons):
             return cause
     return RemoteCause.FAILED
 

@@ -38,8 +38,8 @@ from executors_app.wire.errors import RepositoryUnusable
 
 logger = logging.getLogger(__name__)
 
-LIST: Final = Bounds(memory=1 << 30, cpu=10, seconds=20.0, output=1 << 18, file=1 << 20)
-"""For listing refs; file: what ssh and curl may write."""
+LIST: Final = Bounds(memory=1 << 30, cpu=10, seconds=20.0, output=16 << 20, file=1 << 20)
+"""For listing refs, also those of large repositories; file: what ssh and curl may write."""
 PUSH: Final = Bounds(memory=4 << 30, cpu=900, seconds=600.0, output=1 << 16, file=8 << 30)
 """For a push with its hooks on the server."""
 SCAN_SECONDS: Final = 10
@@ -92,7 +92,7 @@ class Remote:
         with self._connection(wait) as connection:
             done = connection.run(LIST, "ls-remote", "--refs", "--quiet", self.address.text, *wanted)
             if done.exit_code != 0:
-                raise _failed("ls-remote", done)
+                raise _failed("ls-remote", done, self.address.host)
         found = dict(_read_refs(done.output))
         if names:
             return {name: commit for name, commit in found.items() if name in names}
@@ -124,7 +124,7 @@ class Remote:
         if rejection is not None:
             raise RemoteFailed(classify_rejection(rejection), messages=messages)
         if done.exit_code != 0:
-            raise _failed("push", done)
+            raise _failed("push", done, self.address.host)
         return PushReport(messages)
 
     @contextmanager
@@ -308,9 +308,9 @@ def _messages(errors: bytes) -> str:
     return "\n".join(line for line in said if line)[:MESSAGES_LIMIT]
 
 
-def _failed(command: str, done: FinishedProcess) -> RemoteFailed:
+def _failed(command: str, done: FinishedProcess, host: str) -> RemoteFailed:
     """Return the error for a git that failed; what it wrote is in the log, where only operators read it."""
     text = done.errors.decode("utf-8", "replace")
     ours = "\n".join(line for line in text.split("\n") if not line.startswith(_REMOTE_LINE))
     git_errors.log_failure(command, ours.strip(), exit_code=done.exit_code)
-    return RemoteFailed(classify_failure(ours), messages=_messages(done.errors))
+    return RemoteFailed(classify_failure(ours, host), messages=_messages(done.errors))

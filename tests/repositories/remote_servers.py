@@ -53,6 +53,8 @@ class GitHttpServer:
         self.authorizations: list[str] = []
         """What was sent to log in, in order."""
         self.paths: list[str] = []
+        self.answers_pushes = True
+        """Whether it says what became of a push that it was sent."""
         server = self
 
         class Handler(BaseHTTPRequestHandler):
@@ -112,6 +114,8 @@ class GitHttpServer:
             },
         )
         head, _, content = done.stdout.partition(b"\r\n\r\n")
+        if not self.answers_pushes and request.command == "POST" and path.endswith("/git-receive-pack"):
+            content = b"0017\x01000eunpack ok\n00000000"  # without a word about the branch
         fields = dict(line.split(": ", 1) for line in head.decode().splitlines() if ": " in line)
         request.send_response(int(fields.pop("Status", "200").split()[0]))
         for name, value in fields.items():

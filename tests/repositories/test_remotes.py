@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from executors_app.repositories.remote_failures import RemoteCause, RemoteFailed
+from executors_app.repositories.remote_failures import RemoteCause, RemoteFailed, classify_failure
 from executors_app.repositories.remote_keys import generate_key
 from executors_app.repositories.remotes import Credential, Remote, scan_host_keys
 from executors_app.repositories.team import TeamRepository
@@ -210,3 +210,50 @@ def _content(path: Path) -> bytes:
         return path.read_bytes()
     except OSError:
         return b""
+
+
+def test_push_of_which_the_server_does_not_tell_the_outcome_is_not_called_refused(
+    over_http: Remote, http: GitHttpServer, hosted: Path, repository: Path, team: TeamRepository
+) -> None:
+    commit = commit_in(repository, "one")
+    http.answers_pushes = False
+    failure = failure_of(lambda: over_http.push(team.git, commit, BRANCH, "", wait=0))
+    assert failure.cause == RemoteCause.FAILED
+    assert hosted_refs(hosted) == {BRANCH: commit}
+
+
+@pytest.mark.parametrize(
+    ("errors", "cause"),
+    [
+        (
+            "fatal: unable to access 'https://tls.example/tls/certificate.git/': Connection reset by peer",
+            RemoteCause.UNREACHABLE,
+        ),
+        ("ssh: Could not resolve hostname tls.example: Name or service not known", RemoteCause.UNREACHABLE),
+        ("git@tls.example: Permission denied (publickey).", RemoteCause.DENIED),
+        ("fatal: Authentication failed for 'https://tls.example/timeout.git/'", RemoteCause.DENIED),
+        ("fatal: repository 'https://tls.example/tls.git/' not found", RemoteCause.NOT_FOUND),
+        ("fatal: 'error: 301/x' does not appear to be a git repository", RemoteCause.NOT_FOUND),
+        (
+            "fatal: unable to access 'https://tls.example/x/': SSL certificate problem: self-signed certificate",
+            RemoteCause.CERTIFICATE,
+        ),
+        (
+            "fatal: unable to access 'https://tls.example/x/': Failed to connect to tls.example: Couldn't connect",
+            RemoteCause.UNREACHABLE,
+        ),
+    ],
+)
+def test_words_in_an_address_are_no_reason(errors: str, cause: RemoteCause) -> None:
+    assert classify_failure(errors, "tls.example") is cause
+
+
+def test_branches_of_a_large_repository_are_listed(
+    over_http: Remote, hosted: Path, repository: Path, team: TeamRepository
+) -> None:
+    commit = commit_in(repository, "one")
+    over_http.push(team.git, commit, BRANCH, "", wait=0)
+    names = [f"refs/heads/{number:05}" for number in range(6000)]
+    lines = "".join(f"{commit} {name}\n" for name in names)
+    (hosted / "packed-refs").write_text(f"# pack-refs with: peeled fully-peeled sorted \n{lines}")
+    assert set(names) <= over_http.refs().keys()
