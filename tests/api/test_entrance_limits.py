@@ -31,6 +31,7 @@ FORMS_WITHOUT_LIMITS = {
     "SpecimenForm.plain",  # of a page that shows the design, and takes no form
     "SpecimenForm.optional",
     "SpecimenForm.long",
+    "SearchForm.session",  # an id, which is refused in time that is linear in its length
 }
 """Texts limited only by ``DATA_UPLOAD_MAX_MEMORY_SIZE``, which is 2.5 MB for a whole form."""
 

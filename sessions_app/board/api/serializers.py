@@ -12,6 +12,7 @@ from sessions_app.accounts.authorization import require_write, writable_teams
 from sessions_app.api.serializers.common import (
     WORK_STATES,
     IdempotencyKeyField,
+    SizedListField,
     StrictCharField,
     StrictModelSerializer,
     StrictSerializer,
@@ -138,9 +139,7 @@ class TaskChangeSerializer(StrictSerializer):
     base_branch = BranchField(required=False)
     assignee = StrictCharField(required=False, allow_null=True, max_length=150, help_text="User name; null: nobody.")
     priority = serializers.ChoiceField(required=False, choices=PRIORITY_WORDS)
-    labels = serializers.ListField(
-        required=False, child=StrictCharField(max_length=LABEL_LENGTH), max_length=MAX_LABELS
-    )
+    labels = SizedListField(required=False, child=StrictCharField(max_length=LABEL_LENGTH), max_length=MAX_LABELS)
     version = StrictCharField(required=False, max_length=64)
 
     def validate(self, attrs: dict[str, Any]) -> dict[str, Any]:

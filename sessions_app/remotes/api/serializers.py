@@ -27,7 +27,7 @@ class RemoteSerializer(StrictModelSerializer):
     ready = serializers.BooleanField(source="is_ready", read_only=True)
     host_keys = HostKeySerializer(source="confirmed_keys", many=True, read_only=True)
     shown_host_keys = HostKeySerializer(source="scanned_keys", many=True, read_only=True)
-    changed_by = serializers.CharField(source="changed_by.username", read_only=True, default=None)
+    changed_by = serializers.CharField(source="changed_by.username", read_only=True, default=None, allow_null=True)
 
     class Meta:
         model = RepositoryRemote
