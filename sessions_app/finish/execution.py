@@ -42,7 +42,9 @@ def carry_out(intent_id: uuid.UUID) -> bool:
     except OutcomeUnknown as error:
         models.settle_unknown(intent, error.code, error.message)
     except ExecutorError as error:
-        return _record_failure(intent, error)
+        return _record_failure(intent, error.code, error.message)
+    except OSError as error:  # such as a full disk
+        return _record_failure(intent, UNAVAILABLE, f"A file could not be read or written: {error.strerror or error}.")
     return True
 
 
@@ -67,14 +69,14 @@ def _require_right(intent: FinishIntent) -> None:
         raise Refusal(RIGHT_LOST, f"Whoever requested this {intent.kind} may not do that any more.")
 
 
-def _record_failure(intent: FinishIntent, error: ExecutorError) -> bool:
+def _record_failure(intent: FinishIntent, code: str, message: str) -> bool:
     """Write why an attempt failed; after the last one, end the intent. Return whether it has ended."""
-    log.warning("session %s: its %s could not be carried out: %s", intent.session_id, intent.kind, error.message)
+    log.warning("session %s: its %s could not be carried out: %s", intent.session_id, intent.kind, message)
     if intent.attempts + 1 < MAX_ATTEMPTS:
-        models.record_failed_attempt(intent, error.code, error.message)
+        models.record_failed_attempt(intent, code, message)
         return False
     if intent.state == FinishState.APPLYING:
-        models.settle_unknown(intent, OUTCOME_UNKNOWN, error.message)
+        models.settle_unknown(intent, OUTCOME_UNKNOWN, message)
     else:
-        models.settle_refused(intent, Refusal(UNAVAILABLE, error.message))
+        models.settle_refused(intent, Refusal(UNAVAILABLE, message))
     return True

@@ -6,7 +6,6 @@ from typing import Any, Final
 
 from django.contrib.auth.models import Permission, User
 
-from executors_app.wire.errors import RepositoryUnusable
 from sessions_app.finish.models import FinishIntent
 from sessions_app.finish.rules.finish import FinishKind, Refusal
 from sessions_app.finish.services import request_intent
@@ -47,7 +46,7 @@ class RecordedEffect:
     def __init__(self) -> None:
         self.target = BEFORE
         self.calls: list[str] = []
-        self.unavailable = False
+        self.unavailable: Exception | None = None
         self.refusal: Refusal | None = None
 
     def is_done(self, intent: FinishIntent) -> bool:
@@ -73,5 +72,5 @@ class RecordedEffect:
         self.target = intent.result_commit
 
     def _require(self) -> None:
-        if self.unavailable:
-            raise RepositoryUnusable("The repository does not answer.")
+        if self.unavailable is not None:
+            raise self.unavailable

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import errno
+
 import pytest
 from django.contrib.auth.models import User
 
+from executors_app.wire.errors import RepositoryUnusable
 from sessions_app.accounts.authorization import may_merge, may_push
 from sessions_app.accounts.models import TeamRole
 from sessions_app.finish.effects import EFFECTS
@@ -66,17 +69,27 @@ def test_refusal_changes_nothing_and_is_told(effect: RecordedEffect) -> None:
     assert (told["error_code"], told["conflicts"]) == ("merge_conflict", ["README.md"])
 
 
+@pytest.mark.parametrize(
+    ("error", "message"),
+    [
+        (RepositoryUnusable("The repository does not answer."), "The repository does not answer."),
+        (
+            OSError(errno.ENOSPC, "No space left on device"),
+            "A file could not be read or written: No space left on device.",
+        ),
+    ],
+)
 @pytest.mark.parametrize(("is_planned", "state"), [(False, FinishState.REFUSED), (True, FinishState.UNKNOWN)])
 def test_repository_that_cannot_be_used_ends_as_what_is_known(
-    effect: RecordedEffect, is_planned: bool, state: FinishState
+    effect: RecordedEffect, is_planned: bool, state: FinishState, error: Exception, message: str
 ) -> None:
     intent = request()
     if is_planned:
         record_plan(intent, RESULT)
-    effect.unavailable = True
+    effect.unavailable = error
     for _ in range(MAX_ATTEMPTS - 1):
         assert not carry_out(intent.id)
-    assert fresh(intent).error_message == "The repository does not answer."
+    assert fresh(intent).error_message == message
     assert carry_out(intent.id)
     assert fresh(intent).state == state
 
