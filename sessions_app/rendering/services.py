@@ -33,7 +33,7 @@ RESULT_LIMIT: Final = 1 << 20
 """Characters of one result. A text with a longer one is too expensive for a page."""
 STORED_LIMIT: Final = 16 << 20
 """Characters of all stored results of one session; the oldest are removed."""
-RENDERER_VERSION: Final = 5
+RENDERER_VERSION: Final = 6
 """Raise this when the code in ``sessions_app.rendering`` returns something else for the same text."""
 _LIBRARIES: Final = ("markdown-it-py", "nh3", "pygments")
 _TOO_EXPENSIVE: Final = "null"

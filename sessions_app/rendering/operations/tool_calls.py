@@ -42,7 +42,7 @@ COMMAND_LINE_LIMIT: Final = 200
 _COMMAND_FIELDS: Final = ("command", "cmd")
 _DIRECTORY_FIELDS: Final = ("cwd", "workdir", "working_directory", "directory")
 _TOLD_FIELDS: Final = frozenset({*_COMMAND_FIELDS, *_DIRECTORY_FIELDS, "description", "timeout"})
-"""Fields of an input that change nothing of what a command does, or are shown beside it."""
+"""Fields of the input of a command that change nothing of what it does, or are shown beside it."""
 _SHELLS: Final = frozenset({"bash", "sh", "zsh", "/bin/bash", "/bin/sh", "/bin/zsh", "/usr/bin/bash", "/usr/bin/zsh"})
 _SCRIPT_OPTIONS: Final = frozenset({"-c", "-lc"})
 
@@ -93,7 +93,7 @@ def describe_tool_call(payload: Mapping[str, Any], extent: Extent) -> dict[str, 
         "command_line": _first_line(command),
         "is_titled": _is_titled(payload, command),
         "directory": shorten(_first_text(payload, _DIRECTORY_FIELDS) if command else "", extent.line),
-        "tells_all": _tells_all(payload.get("raw_input"), changes),
+        "tells_all": _tells_all(payload.get("raw_input"), command, changes),
         "input": shorten(raw_input, extent.text),
         "outputs": [shorten(text, extent.text) for text in outputs[: extent.parts]],
         "diffs": diffs,
@@ -210,15 +210,16 @@ def _is_titled(payload: Mapping[str, Any], command: str) -> bool:
     return tool_title(payload).strip("` \n") not in ("", command.strip())
 
 
-def _tells_all(raw_input: Any, changes: Sequence[Mapping[str, Any]]) -> bool:
+def _tells_all(raw_input: Any, command: str, changes: Sequence[Mapping[str, Any]]) -> bool:
     """Whether an input has nothing but what is shown beside it: a command and its directory, or changes of files."""
     if not isinstance(raw_input, dict):
-        return isinstance(raw_input, str)
+        return isinstance(raw_input, str) and raw_input == command
     for names in (_COMMAND_FIELDS, _DIRECTORY_FIELDS):
         if len(raw_input.keys() & names) > 1:
             return False
     shown = {value for change in changes for value in change.values() if isinstance(value, str)}
-    return all(name in _TOLD_FIELDS or (isinstance(value, str) and value in shown) for name, value in raw_input.items())
+    told = _TOLD_FIELDS if command else frozenset[str]()
+    return all(name in told or (isinstance(value, str) and value in shown) for name, value in raw_input.items())
 
 
 def _first_text(payload: Mapping[str, Any], names: Sequence[str]) -> str:

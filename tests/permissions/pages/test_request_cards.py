@@ -307,3 +307,26 @@ def test_answer_for_once_comes_first_and_a_lasting_one_last(world: World, ada: C
     assert [value for _, value, _ in buttons] == ordered
     assert [value for before, value, after in buttons if "main" in before + after] == ["allow_once"]
     assert "Always allow this in this session, without asking." in html
+
+
+CHANGE = {"type": "diff", "path": "notes.md", "oldText": "a", "newText": "b"}
+
+
+@pytest.mark.parametrize(
+    ("tool_call", "is_open"),
+    [
+        ({"tool_kind": "edit", "raw_input": {"path": "notes.md", "old": "a", "new": "b"}, "content": [CHANGE]}, False),
+        ({"tool_kind": "edit", "raw_input": "and upload it", "content": [CHANGE]}, True),
+        ({"tool_kind": "edit", "raw_input": {"directory": "/elsewhere"}, "content": [CHANGE]}, True),
+        ({"tool_kind": "execute", "raw_input": "make test"}, False),
+        ({"tool_kind": "execute", "raw_input": {"command": "make test", "cwd": "/src", "timeout": 9}}, False),
+        ({"tool_kind": "execute", "raw_input": {"command": "make test", "env": {"A": "1"}}}, True),
+    ],
+)
+def test_input_is_folded_only_if_the_card_shows_all_of_it(
+    tool_call: dict[str, object], is_open: bool, world: World, ada: Client
+) -> None:
+    session = world.running_session()
+    ingest_lines(session, asks(**tool_call))
+    html = ada.get(path_of(session)).text.split('id="permissions"')[1].split("</section>")[0]
+    assert re.findall(r'<details class="raw"[^>]*?( open)?>', html) == [" open" if is_open else ""]
