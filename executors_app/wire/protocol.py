@@ -342,6 +342,7 @@ _HTTP_STATUS: Final[dict[str, int]] = {
     Code.NO_TURN: 409,
     Code.CONFLICT: 409,
     Code.GIT_FAILED: 409,
+    Code.FILE_CHANGED: 409,
     Code.WORKTREE_MISSING: 409,
     Code.TOO_LARGE: 413,
     Code.INTERNAL_ERROR: 500,

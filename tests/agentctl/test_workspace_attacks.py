@@ -131,6 +131,8 @@ ATTACKS = [
     undo("git's settings", path=".git/config", action="discard"),
     undo("a pattern", CONFLICT, path="*", action="discard"),
     undo("an unknown action", path="README", action="clean"),
+    undo("an unchanged file", CONFLICT, path="README", action="discard"),
+    undo("a new file of another version", (409, "file_changed"), path="to-nothing", action="discard", version="é"),
     log("an option", ref="--output=stolen"),
     log("another option", ref="-p"),
     log("all refs", ref="--all"),

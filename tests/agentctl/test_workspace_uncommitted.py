@@ -196,3 +196,130 @@ def test_announced_file_is_unstaged_first(root: Path, git: WorkspaceGit) -> None
         uncommitted.show_loss(git, "new", "discard")
     undo(git, "new", "unstage")
     assert status(git) == {"untracked": ["new"]}
+
+
+def test_directory_that_appears_in_the_last_moment_is_put_back(
+    root: Path, git: WorkspaceGit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (root / "new").write_text("seen\n")
+    shown = uncommitted.show_loss(git, "new", "discard")
+    rename = os.rename
+
+    def replace_before(source: str, target: str, **folders: int) -> None:
+        monkeypatch.undo()
+        (root / "new").unlink()
+        (root / "new").mkdir()
+        (root / "new/work").write_text("precious\n")
+        rename(source, target, **folders)
+
+    monkeypatch.setattr(os, "rename", replace_before)
+    with pytest.raises(ApiError, match="no plain file"):
+        uncommitted.carry_out(git, "new", "discard", shown["version"])
+    assert (root / "new/work").read_text() == "precious\n"
+
+
+def test_file_is_put_back_where_files_cannot_have_two_names(
+    root: Path, git: WorkspaceGit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (root / "a").write_text("seen\n")
+    shown = uncommitted.show_loss(git, "a", "discard")
+
+    def refuse(*_: Any, **__: Any) -> None:
+        raise PermissionError(1, "Operation not permitted")
+
+    monkeypatch.setattr(os, "link", refuse)
+    (root / ".git/index.lock").touch()
+    with pytest.raises(ApiError):
+        uncommitted.carry_out(git, "a", "discard", shown["version"])
+    assert (root / "a").read_text() == "seen\n"
+
+
+def test_rename_that_git_sees_only_now_is_not_undone(root: Path, git: WorkspaceGit) -> None:
+    (root / "b").write_text("1\n2\n3\n")
+    run_git(root, "add", "b")
+    shown = uncommitted.show_loss(git, "b", "unstage")
+    run_git(root, "rm", "--quiet", "--cached", "a")
+    before = run_git(root, "ls-files", "--stage")
+    with pytest.raises(ApiError) as refused:
+        uncommitted.carry_out(git, "b", "unstage", shown["version"])
+    assert (refused.value.code, run_git(root, "ls-files", "--stage")) == ("file_changed", before)
+
+
+@pytest.mark.parametrize("path", ["folder", "folder/x"])
+def test_unstaging_never_removes_another_file_from_the_index(root: Path, git: WorkspaceGit, path: str) -> None:
+    (root / "folder").mkdir()
+    commit(root, "folder/x", "x\n")
+    (root / "folder/x").unlink()
+    (root / "folder").rmdir()
+    (root / "folder").write_text("staged\n")
+    run_git(root, "add", "--all")
+    (root / "folder").write_text("later\n")
+    before = run_git(root, "ls-files", "--stage")
+    with pytest.raises(ApiError, match="directory") as refused:
+        undo(git, path, "unstage")
+    assert (refused.value.code, run_git(root, "ls-files", "--stage")) == ("conflict", before)
+
+
+def test_unstaging_a_rename_never_removes_another_file_from_the_index(root: Path, git: WorkspaceGit) -> None:
+    run_git(root, "mv", "a", "b")
+    (root / "a").mkdir()
+    (root / "a/other").write_text("staged\n")
+    run_git(root, "add", "--all")
+    before = run_git(root, "ls-files", "--stage")
+    with pytest.raises(ApiError, match="directory"):
+        undo(git, "b", "unstage")
+    assert run_git(root, "ls-files", "--stage") == before
+    run_git(root, "reset", "--quiet", "--hard")
+    run_git(root, "mv", "a", "b")
+    (root / "a").mkdir()
+    run_git(root, "mv", "b", "a/b")
+    undo(git, "a/b", "unstage")
+    assert status(git) == {"unstaged": [{"path": "a", "change": "deleted"}], "untracked": ["a/b"]}
+
+
+def test_conflict_over_a_file_that_the_branch_deleted_says_that_it_is_deleted(root: Path, git: WorkspaceGit) -> None:
+    run_git(root, "switch", "--quiet", "-c", "theirs")
+    commit(root, "a", "theirs\n")
+    run_git(root, "switch", "--quiet", "-")
+    run_git(root, "rm", "--quiet", "a")
+    run_git(root, "commit", "--quiet", "--message", "Delete")
+    with pytest.raises(subprocess.CalledProcessError):
+        run_git(root, "merge", "theirs")
+    shown = undo(git, "a", "discard")
+    assert "so it is deleted" in shown["sentence"]
+    assert "+theirs" in shown["lines"]
+    assert (status(git), (root / "a").exists()) == ({}, False)
+
+
+def test_huge_file_is_left_to_the_terminal(root: Path, git: WorkspaceGit) -> None:
+    with (root / "new").open("wb") as file:
+        file.truncate(1 << 40)
+    with pytest.raises(ApiError, match="larger than 1 GiB"):
+        uncommitted.show_loss(git, "new", "discard")
+
+
+HOSTILE = [":(glob)*", "*", "--", "-f", "new\nline", "tab\tx", '"q"', "[a]", ":!b", "HEAD", "b c"]
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_hostile_name_is_that_one_file(root: Path, git: WorkspaceGit, name: str) -> None:
+    (root / name).write_text("1\n")
+    run_git(root, "add", "--all")
+    run_git(root, "commit", "--quiet", "--message", "Add it")
+    for path in ("a", name):
+        (root / path).write_text("staged\n")
+    run_git(root, "add", "--all")
+    for path in ("a", name):
+        (root / path).write_text("later\n")
+    (root / "other").write_text("stays\n")
+    undo(git, name, "discard")
+    undo(git, name, "unstage")
+    undo(git, name, "discard")
+    run_git(root, "--literal-pathspecs", "rm", "--quiet", "--cached", "--", name)
+    undo(git, name, "unstage")
+    assert status(git) == {
+        "staged": [{"path": "a", "change": "modified"}],
+        "unstaged": [{"path": "a", "change": "modified"}],
+        "untracked": ["other"],
+    }
+    assert (root / name).read_text() == "1\n"

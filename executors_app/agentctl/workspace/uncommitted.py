@@ -32,6 +32,9 @@ _PLAIN: Final = (
     *("--src-prefix=a/", "--dst-prefix=b/", "--no-renames"),
 )
 _GITLINK: Final = "160000"
+_TREE: Final = "040000"
+_HASHED_FILE: Final = 1 << 30
+"""Bytes of a file that is compared; larger ones are left to the terminal."""
 _BINARY_HEAD: Final = 8000
 _NO_OBJECT: Final = "0"
 _CHUNK: Final = 1 << 20
@@ -56,18 +59,21 @@ class _State:
     """Mode, id and stage of each entry."""
     content: str
     """Type, mode and SHA-256 of the file; empty for none."""
+    source: tuple[str, ...] = ()
+    """What a rename that is unstaged brings back: the old path, and what the last commit and the index have there."""
 
     @property
     def version(self) -> str:
         """A name of exactly this state."""
-        parts = "\0".join((self.committed, *self.staged, self.content))
-        return hashlib.sha256(parts.encode()).hexdigest()[:40]
+        parts = "\0".join((self.committed, *self.staged, self.content, *self.source))
+        return hashlib.sha256(os.fsencode(parts)).hexdigest()[:40]
 
 
 def show_loss(git: WorkspaceGit, path: str, action: str) -> dict[str, Any]:
     """Return ``{path, action, version, sentence, lines, truncated}``: what would be lost; raises ApiError."""
-    change = _Change(git, path, Action(action))
-    return {**change.describe(), "path": path, "action": action, "version": change.state.version}
+    with _explained(path):
+        change = _Change(git, path, Action(action))
+        return {**change.describe(), "path": path, "action": action, "version": change.state.version}
 
 
 def carry_out(git: WorkspaceGit, path: str, action: str, version: str) -> dict[str, Any]:
@@ -75,16 +81,24 @@ def carry_out(git: WorkspaceGit, path: str, action: str, version: str) -> dict[s
 
     Raises ApiError: ``file_changed`` if the file is no longer that version, and then changes nothing.
     """
-    change = _Change(git, path, Action(action))
-    if not secrets.compare_digest(change.state.version, version):
-        raise _changed(path)
+    with _explained(path):
+        change = _Change(git, path, Action(action))
+        if change.state.version != version:
+            raise _changed(path)
+        try:
+            change.carry_out()
+        except FileNotFoundError as error:
+            raise _changed(path) from error
+    return {"path": path, "action": action}
+
+
+@contextmanager
+def _explained(path: str) -> Iterator[None]:
+    """Let errors of the file system be answers: an agent can make files that nobody can read."""
     try:
-        change.carry_out()
-    except FileNotFoundError as error:
-        raise _changed(path) from error
+        yield
     except OSError as error:
         raise validation_error(f"this cannot be changed: {error.strerror}", path=path) from error
-    return {"path": path, "action": action}
 
 
 def parse_action(name: str) -> str:
@@ -110,8 +124,13 @@ class _Change:
         self._unstaged = next((each for each in status["unstaged"] if each["path"] == path), None)
         self._is_new = path in status["untracked"]
         self._is_conflicted = path in status["conflicted"]
+        self._source = ""
+        if action is Action.UNSTAGE and self._staged is not None and self._staged["change"] == "renamed":
+            self._source = self._staged["from"]
         self._refuse_impossible()
         self.state = self._read(path)
+        if action is Action.UNSTAGE or self._is_conflicted:
+            self._refuse_replaced(status)
         if any(entry.startswith(_GITLINK) for entry in (self.state.committed, *self.state.staged)):
             raise ApiError(Code.CONFLICT, f"{path} is a submodule: change it in the terminal", path=path)
 
@@ -126,6 +145,16 @@ class _Change:
             raise ApiError(Code.CONFLICT, "this file has no changes that are not staged", path=self._path)
         if self._is_announced:
             raise ApiError(Code.CONFLICT, "git was told of this new file: unstage it first", path=self._path)
+
+    def _refuse_replaced(self, status: dict[str, Any]) -> None:
+        """Refuse what would remove other files from the index: it has no file that is a directory of another one."""
+        own = {self._path, self._source}
+        entries = [*status["staged"], *status["unstaged"]]
+        others = {each["path"] for each in entries if each["change"] != "deleted"} | set(status["conflicted"])
+        is_taken = any(_contains(path, other) for path in own - {""} for other in others - own)
+        if is_taken or self.state.committed.startswith(_TREE):
+            message = "a directory has become a file, or a file a directory: change it in the terminal"
+            raise ApiError(Code.CONFLICT, message, path=self._path)
 
     @property
     def _is_announced(self) -> bool:
@@ -143,7 +172,10 @@ class _Change:
         if self._is_new:
             return {"sentence": "This new file is deleted.", **self._new_lines()}
         if self._is_conflicted:
-            sentence = "The file becomes that of this branch again, and its conflict ends. All these changes are lost."
+            becomes = "The file becomes that of this branch again"
+            if not self.state.committed:
+                becomes = "The last commit of this branch has no such file, so it is deleted"
+            sentence = f"{becomes}, and its conflict ends. All these changes are lost."
             return {"sentence": sentence, **self._diff("HEAD")}
         if self._unstaged is not None and self._unstaged["change"] == "deleted":
             return {"sentence": "The file returns. Nothing is lost.", "lines": "", "truncated": False}
@@ -163,9 +195,7 @@ class _Change:
             self._restore_staged()
 
     def _diff(self, *revision: str) -> dict[str, Any]:
-        paths = [self._path]
-        if self._staged is not None and self._action is Action.UNSTAGE and "from" in self._staged:
-            paths.append(self._staged["from"])
+        paths = [self._path, *filter(None, [self._source])]
         arguments = ("--literal-pathspecs", "diff", *revision, *_PLAIN, "--", *paths)
         output = self._git.compare(*arguments, limit=LOSS_LIMIT)
         return {"lines": output.data.decode("utf-8", "replace"), "truncated": output.truncated}
@@ -185,7 +215,10 @@ class _Change:
     # --- the state of a file ---
 
     def _read(self, path: str) -> _State:
-        return _State(self._committed(path), self._entries(path), self._content(path))
+        source: tuple[str, ...] = ()
+        if self._source:
+            source = (self._source, self._committed(self._source), *self._entries(self._source))
+        return _State(self._committed(path), self._entries(path), self._content(path), source)
 
     def _committed(self, path: str) -> str:
         arguments = ("--literal-pathspecs", "ls-tree", "-z", "HEAD", "--", path)
@@ -209,10 +242,10 @@ class _Change:
     # --- changes ---
 
     def _unstage(self) -> None:
-        paths = [self._path]
-        if self._staged is not None and self._staged["change"] == "renamed":
-            paths.append(self._staged["from"])
-        self._write_index({path: self._committed(path) for path in paths})
+        wanted = {self._path: self.state.committed}
+        if self._source:
+            wanted[self._source] = self.state.source[1]
+        self._write_index(wanted)
 
     def _write_index(self, wanted: dict[str, str]) -> None:
         """Let the index have these entries; all others stay, and so do all files."""
@@ -257,12 +290,30 @@ class _Change:
                     raise _changed(self._path)
                 yield
             except BaseException:
-                # Never over a file that has appeared meanwhile: then both stay.
                 with suppress(OSError):
-                    os.link(aside, name, src_dir_fd=folder, dst_dir_fd=folder, follow_symlinks=False)
-                    os.unlink(aside, dir_fd=folder)
+                    _put_back(folder, aside, name)
                 raise
             os.unlink(aside, dir_fd=folder)
+
+
+def _contains(path: str, other: str) -> bool:
+    """Whether one of two paths would be a directory of the other one."""
+    return other.startswith(f"{path}/") or path.startswith(f"{other}/")
+
+
+def _put_back(folder: int, aside: str, name: str) -> None:
+    """Give a file its name again, but never over one that has appeared meanwhile: then both stay."""
+    try:
+        os.link(aside, name, src_dir_fd=folder, dst_dir_fd=folder, follow_symlinks=False)
+    except FileExistsError:
+        return
+    except OSError:  # of a directory, or where files cannot have two names
+        with suppress(FileNotFoundError):
+            os.lstat(name, dir_fd=folder)
+            return
+        os.rename(aside, name, src_dir_fd=folder, dst_dir_fd=folder)
+        return
+    os.unlink(aside, dir_fd=folder)
 
 
 @contextmanager
@@ -291,7 +342,7 @@ def _content_of(folder: int, name: str, path: str) -> str:
         return f"link {digest}"
     if not stat.S_ISREG(about.st_mode):
         raise ApiError(Code.CONFLICT, "there is no plain file in this place: change it in the terminal", path=path)
-    return f"{stat.S_IMODE(about.st_mode):o} {_hash_file(folder, name)}"
+    return f"{stat.S_IMODE(about.st_mode):o} {_hash_file(folder, name, path)}"
 
 
 @contextmanager
@@ -303,10 +354,16 @@ def _opened_file(folder: int, name: str) -> Iterator[int]:
         os.close(descriptor)
 
 
-def _hash_file(folder: int, name: str) -> str:
-    found = hashlib.sha256()
+def _hash_file(folder: int, name: str, path: str) -> str:
+    found, room = hashlib.sha256(), _HASHED_FILE
     with _opened_file(folder, name) as descriptor:
+        if os.fstat(descriptor).st_size > room:
+            room = 0
         while data := os.read(descriptor, _CHUNK):
+            room -= len(data)
+            if room < 0:
+                message = f"the file is larger than {_HASHED_FILE >> 30} GiB: change it in the terminal"
+                raise ApiError(Code.CONFLICT, message, path=path)
             found.update(data)
     return found.hexdigest()
 
