@@ -21,7 +21,7 @@ from executors_app.wire.errors import ExecutorError
 from sessions_app.finish.events import FinishRequested
 from sessions_app.finish.models import FinishIntent
 from sessions_app.finish.rights import may_finish
-from sessions_app.finish.rules.finish import MESSAGE_LIMIT, ONCE_STATES, FinishKind, Strategy, branch_name
+from sessions_app.finish.rules.finish import MESSAGE_LIMIT, ONCE_STATES, FinishKind, FinishState, Strategy, branch_name
 from sessions_app.finish.rules.wording import merge_message, squash_message
 from sessions_app.kernel.services.errors import FinishPending, Invalid, NotMergeable, ReadOnly
 from sessions_app.models import TaskSession, session_transaction
@@ -32,6 +32,7 @@ NO_REPOSITORY: Final = "merge_no_repository"
 NO_BRANCH: Final = "merge_branch_missing"
 NO_TARGET: Final = "merge_target_missing"
 UNAVAILABLE: Final = "merge_repository_unavailable"
+TAKEN_BACK: Final = "merge_taken_back"
 _RECENT: Final = 5
 
 
@@ -98,7 +99,20 @@ def _read_merge_state(session: TaskSession, team: TeamRepository, strategy: str)
     if checked_out and not problem:
         problem = "merge_target_checked_out"
         message = f"{branch_name(target)} is checked out, so Kandev does not move it."
+    if not problem and _is_taken_back(session, request):
+        problem = TAKEN_BACK
+        message = (
+            f"This commit was merged before, and {branch_name(target)} was set back since. Kandev does not merge it a "
+            "second time: add a commit, or merge it by hand."
+        )
     return MergeState(branch, commit, target, target_commit, preview, checked_out, problem, message)
+
+
+def _is_taken_back(session: TaskSession, request: MergeRequest) -> bool:
+    """Whether this very merge was carried out, though the base is where it was before."""
+    rows = FinishIntent.objects.filter(session_id=session.id, kind=FinishKind.MERGE, state=FinishState.DONE)
+    same = rows.filter(branch_commit=request.branch_commit, expected_commit=request.expected_commit)
+    return same.filter(target_ref=request.target_ref).exists()
 
 
 def session_branch(session: TaskSession) -> str:
@@ -168,9 +182,11 @@ def request_merge(
     if len(message) > MESSAGE_LIMIT:
         raise Invalid(f"message must have at most {MESSAGE_LIMIT} characters.", field="message")
     earlier = _same_merge(session, branch_commit, target_commit)
-    if earlier is not None:
+    if earlier is not None and earlier.is_open:
         return earlier
     state = read_merge_state(session, strategy)
+    if earlier is not None and state.problem != TAKEN_BACK:
+        return earlier
     _require_reviewed(state, branch_commit, target_commit)
     return request_intent(
         FinishIntent(

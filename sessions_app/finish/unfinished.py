@@ -9,13 +9,16 @@ from typing import Final
 from executors_app.repositories import branch_merge
 from executors_app.repositories.team import TeamRepository
 from executors_app.wire.errors import ExecutorError
+from sessions_app.finish.merging import merge_request
 from sessions_app.finish.models import FinishIntent
-from sessions_app.finish.rules.finish import FinishState, branch_name
+from sessions_app.finish.rules.finish import FinishKind, FinishState, branch_name
 from sessions_app.finish.services import Uncommitted, read_uncommitted, session_branch
 from sessions_app.models import Task, TaskSession
 
 MAX_SESSIONS: Final = 5
 """Sessions of a task that are looked at, the newest first: each asks its workspace and git."""
+_LOOKED_AT: Final = 5
+"""Merges and pushes of a branch that are looked at, the newest first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,13 +64,20 @@ def _count_unmerged(session: TaskSession, branch: str) -> tuple[int | None, str]
         tip = team.refs(branch).get(branch)
         if tip is None or not target:
             return None, target
-        if _is_finished(session, tip):
+        if _is_finished(session, team, tip):
             return 0, target
         return branch_merge.count_unmerged(team, tip, team.refs(target)[target]), target
     except (ExecutorError, OSError, KeyError):
         return None, ""
 
 
-def _is_finished(session: TaskSession, tip: str) -> bool:
-    """Whether this commit was merged or pushed: after a squash or rebase, the base has none of its commits."""
-    return FinishIntent.objects.filter(session=session, branch_commit=tip, state=FinishState.DONE).exists()
+def _is_finished(session: TaskSession, team: TeamRepository, tip: str) -> bool:
+    """Whether this commit was pushed, or merged into what still has it.
+
+    After a squash or rebase, the base has none of its commits.
+    """
+    done = FinishIntent.objects.filter(session=session, branch_commit=tip, state=FinishState.DONE)
+    return any(
+        intent.kind == FinishKind.PUSH or branch_merge.is_merged(team, merge_request(intent), intent.result_commit)
+        for intent in done.order_by("-created_at")[:_LOOKED_AT]
+    )

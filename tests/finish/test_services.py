@@ -40,6 +40,20 @@ def test_requested_merge_is_carried_out_once(merged: Mergeable, strategy: str, s
     assert merged.at() == row.result_commit
 
 
+def test_merge_whose_base_was_set_back_is_not_told_as_done(merged: Mergeable) -> None:
+    before = merged.at()
+    intent = merged.request(strategy="squash")
+    assert carry_out(intent.id)
+    run_git(merged.path, "update-ref", MAIN, before)
+    assert read_merge_state(merged.session).problem == "merge_taken_back"
+    with pytest.raises(NotMergeable) as caught:
+        merged.request(strategy="squash")
+    assert caught.value.details["reason"] == "merge_taken_back"
+    merged.commit_to(merged.branch, "three", "3\n")
+    assert carry_out(merged.request(strategy="squash").id)
+    assert merged.subjects()[0] == "Faster parser"
+
+
 def test_messages_are_suggested_from_title_and_subjects(merged: Mergeable) -> None:
     state = read_merge_state(merged.session)
     assert (state.target, state.branch, state.problem) == ("main", merged.branch, "")

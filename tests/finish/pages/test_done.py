@@ -60,6 +60,16 @@ def test_squashed_branch_needs_no_confirmation(merged: Mergeable, ada: Client, m
     assert mark(ada, merged.session.task) == ""
 
 
+def test_squash_that_was_taken_out_of_the_base_again_is_not_merged(
+    merged: Mergeable, ada: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    set_uncommitted(monkeypatch, Uncommitted((), "f" * 40))
+    before = merged.at()
+    carry_out(merged.request(strategy="squash").id)
+    run_git(merged.path, "update-ref", MAIN, before)
+    assert "2 commits are not in <code>main</code>." in mark(ada, merged.session.task)
+
+
 def test_branch_without_commits_needs_no_confirmation(
     merged: Mergeable, ada: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
