@@ -11,11 +11,12 @@ from sessions_app.kernel.models.session import TaskSession
 class SessionMark(models.Model):
     """One user's marks on one session: the last message seen, and whether the session is pinned.
 
-    Never evidence for anything: it says what a page has shown, and only the user's own lists read it.
+    Never evidence for anything: it says what a page has shown, and only the user's own lists read it. Releases without
+    this table may delete what it refers to, so the database does not enforce these references.
     """
 
-    session = models.ForeignKey(TaskSession, models.CASCADE, related_name="user_marks")
-    user = models.ForeignKey(settings.AUTH_USER_MODEL, models.CASCADE, related_name="+")
+    session = models.ForeignKey(TaskSession, models.CASCADE, related_name="user_marks", db_constraint=False)
+    user = models.ForeignKey(settings.AUTH_USER_MODEL, models.CASCADE, related_name="+", db_constraint=False)
     seen_seq = models.BigIntegerField(default=0, db_default=0)
     """The place in the log up to which a page has shown the conversation to the user."""
     pinned_at = models.DateTimeField(null=True, blank=True)

@@ -38,7 +38,15 @@ def plan_of(task: Task) -> Plan:
     labels = [label.name for label in task.labels.all()]
     if row is None:
         return Plan(None, Priority.NONE, labels)
-    return Plan(row.assignee, Priority(row.priority), labels)
+    return Plan(_assignee_of(row), Priority(row.priority), labels)
+
+
+def _assignee_of(row: TaskPlan) -> User | None:
+    """Return who does the task; None also for an account that a release without plans has deleted."""
+    try:
+        return row.assignee
+    except User.DoesNotExist:
+        return None
 
 
 def with_plans(tasks: QuerySet[Task]) -> QuerySet[Task]:

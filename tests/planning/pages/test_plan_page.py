@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from django.contrib.auth.models import User
+from django.db import connection
 from django.test import Client
 
 from sessions_app.models import Task, TaskLabel
@@ -107,3 +108,16 @@ def test_plan_goes_with_its_task(world: World) -> None:
     assert not TaskLabel.objects.exists()
     change_plan(task, {"labels": ["late"]})
     assert not TaskLabel.objects.exists(), "a task that was deleted meanwhile gets none"
+
+
+def test_account_that_a_release_without_plans_has_deleted_is_nobody(world: World, ada: Client) -> None:
+    task = world.task()
+    gone = User.objects.create(username="gone")
+    gone.groups.add(world.team)
+    change_plan(task, {"assignee": gone, "priority": Priority.HIGH})
+    gone.groups.clear()
+    with connection.cursor() as cursor:
+        cursor.execute("DELETE FROM auth_user WHERE id = %s", [gone.pk])
+    for page in ("/", f"/tasks/{task.id}/", f"/tasks/{task.id}/plan/", f"/api/v1/tasks/{task.id}/"):
+        assert ada.get(page).status_code == 200, page
+    assert plan(task) == Plan(None, Priority.HIGH, [])
