@@ -37,10 +37,11 @@ async function update({ detail }) {
   const request = ++newest;
   const found = detail === "history" ? null : wanted();
   if (!found) return close();
+  if (span?.[0] !== found.from) hide();
+  span = [found.from, text.selectionStart]; // what is shown until the answer replaces all that is typed by then
   try {
     const offered = await found.offer(() => request === newest);
     if (request !== newest) return;
-    span = [found.from, text.selectionStart];
     show(offered);
   } catch {
     if (request === newest) close(); // no workspace is open, or there is no such directory
@@ -155,6 +156,10 @@ function take(number) {
 
 function close() {
   newest++;
+  hide();
+}
+
+function hide() {
   offers = [];
   list.hidden = true;
   list.replaceChildren();

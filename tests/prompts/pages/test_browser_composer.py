@@ -100,6 +100,20 @@ def test_files_commands_and_earlier_prompts_are_offered(visit: Any, world: World
     expect(composer).to_have_value("")
 
 
+def test_offer_replaces_what_is_typed_before_the_next_answer(visit: Any, session: TaskSession) -> None:
+    page: Page = visit().open(path_of(session))
+    page.route("**/files/search/?query=*", lambda route: None)  # not answered yet
+    found = {"entries": [{"path": "src/module.py", "type": "file"}], "truncated": False}
+    page.route("**/files/search/?query=mod", lambda route: route.fulfill(json=found))
+    composer, offers = page.get_by_label("Your prompt"), page.get_by_role("listbox", name="Suggestions")
+    composer.fill("Fix @mod")
+    expect(offers.get_by_role("option")).to_have_text(["src/module.py"])
+    composer.press("u")
+    composer.press("Tab")
+    expect(composer).to_have_value("Fix @src/module.py ")
+    expect(offers).to_be_hidden()
+
+
 TOO_SMALL: Final = """() =>
     [...document.querySelectorAll(":is(#composer, #queue) :is(button, select, label.button, summary)")]
     .filter(each => each.offsetParent && each.offsetHeight < 44).map(each => each.outerHTML)"""
