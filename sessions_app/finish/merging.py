@@ -25,13 +25,28 @@ class MergeEffect:
     def prepare(self, intent: FinishIntent) -> str:
         """Return the commit of the merge."""
         with _refusals():
-            return branch_merge.prepare_merge(_repository(intent), merge_request(intent))
+            team, request = _repository(intent), merge_request(intent)
+            try:
+                return branch_merge.prepare_merge(team, request)
+            except MergeRefused:
+                if _is_carried_out(team, request, intent):
+                    return intent.result_commit
+                raise
 
     def apply(self, intent: FinishIntent) -> None:
         """Move the base to it."""
         with _refusals():
             team, request = _repository(intent), merge_request(intent)
-            branch_merge.apply_merge(team, request, intent.result_commit, f"finish-{intent.id}")
+            try:
+                branch_merge.apply_merge(team, request, intent.result_commit, f"finish-{intent.id}")
+            except MergeRefused:
+                if not _is_carried_out(team, request, intent):
+                    raise
+
+
+def _is_carried_out(team: TeamRepository, request: MergeRequest, intent: FinishIntent) -> bool:
+    """Whether a supervisor that was ending has moved the base after this one had looked."""
+    return bool(intent.result_commit) and branch_merge.is_merged(team, request, intent.result_commit)
 
 
 def merge_request(intent: FinishIntent) -> MergeRequest:

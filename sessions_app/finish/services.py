@@ -21,7 +21,15 @@ from executors_app.wire.errors import ExecutorError
 from sessions_app.finish.events import FinishRequested
 from sessions_app.finish.models import FinishIntent
 from sessions_app.finish.rights import may_finish
-from sessions_app.finish.rules.finish import MESSAGE_LIMIT, ONCE_STATES, FinishKind, FinishState, Strategy, branch_name
+from sessions_app.finish.rules.finish import (
+    MAX_CONFLICTS,
+    MESSAGE_LIMIT,
+    ONCE_STATES,
+    FinishKind,
+    FinishState,
+    Strategy,
+    branch_name,
+)
 from sessions_app.finish.rules.wording import merge_message, squash_message
 from sessions_app.kernel.services.errors import FinishPending, Invalid, NotMergeable, ReadOnly
 from sessions_app.models import TaskSession, session_transaction
@@ -227,7 +235,7 @@ def _require_reviewed(state: MergeState, branch_commit: str, target_commit: str)
         )
     if state.problem:
         conflicts: Sequence[str] = state.preview.conflicts if state.preview else ()
-        raise NotMergeable(state.message, reason=state.problem, conflicts=list(conflicts))
+        raise NotMergeable(state.message, reason=state.problem, conflicts=list(conflicts[:MAX_CONFLICTS]))
 
 
 def recent_intents(session: TaskSession) -> list[FinishIntent]:

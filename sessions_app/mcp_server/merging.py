@@ -5,7 +5,7 @@ from __future__ import annotations
 from django.contrib.auth.models import User
 
 from sessions_app.finish import services
-from sessions_app.finish.rules.finish import branch_name
+from sessions_app.finish.rules.finish import MAX_CONFLICTS, branch_name
 from sessions_app.mcp_server import arguments, results
 from sessions_app.mcp_server.reading import visible_session
 
@@ -23,7 +23,7 @@ def preview_merge(user: User, values: arguments.PreviewMergeArguments) -> result
         target_commit=state.target_commit,
         ahead=state.preview.ahead if state.preview else None,
         behind=state.preview.behind if state.preview else None,
-        conflicts=list(state.preview.conflicts) if state.preview else [],
+        conflicts=list(state.preview.conflicts[:MAX_CONFLICTS]) if state.preview else [],
         uncommitted=list(uncommitted.paths) if uncommitted.is_known else None,
         problem=state.problem,
         message=state.message,

@@ -8,6 +8,8 @@ from typing import Any
 import pytest
 
 from sessions_app.finish.execution import carry_out
+from sessions_app.finish.merging import MergeEffect
+from sessions_app.finish.models import record_plan
 from sessions_app.finish.rules.finish import FinishState
 from sessions_app.finish.services import read_merge_state, read_uncommitted, suggested_message
 from sessions_app.kernel.services.errors import FinishPending, Invalid, NotMergeable, ReadOnly
@@ -38,6 +40,20 @@ def test_requested_merge_is_carried_out_once(merged: Mergeable, strategy: str, s
     assert again.id == intent.id, "the same confirmation is the same merge"
     assert carry_out(again.id)
     assert merged.at() == row.result_commit
+
+
+def test_merge_that_an_ending_supervisor_completes_meanwhile_is_done(
+    merged: Mergeable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    intent = merged.request()
+    effect = MergeEffect()
+    record_plan(intent, effect.prepare(intent))
+    effect.apply(intent)
+    # The next supervisor has looked before that.
+    monkeypatch.setattr(MergeEffect, "is_done", lambda *_: False)
+    assert carry_out(intent.id)
+    assert (fresh(intent).state, fresh(intent).result_commit) == (FinishState.DONE, merged.at())
+    effect.apply(intent)
 
 
 def test_merge_whose_base_was_set_back_is_not_told_as_done(merged: Mergeable) -> None:

@@ -17,7 +17,7 @@ from sessions_app.finish.api.serializers import (
     StrategyQuerySerializer,
 )
 from sessions_app.finish.rights import may_finish
-from sessions_app.finish.rules.finish import FinishKind
+from sessions_app.finish.rules.finish import MAX_CONFLICTS, FinishKind
 
 
 class MergeView(SessionApiView):
@@ -37,7 +37,7 @@ class MergeView(SessionApiView):
             "target_commit": state.target_commit,
             "ahead": preview.ahead if preview else None,
             "behind": preview.behind if preview else None,
-            "conflicts": list(preview.conflicts) if preview else [],
+            "conflicts": list(preview.conflicts[:MAX_CONFLICTS]) if preview else [],
             "uncommitted": list(uncommitted.paths) if uncommitted.is_known else None,
             "problem": state.problem,
             "message": state.message,

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import shlex
 from collections.abc import Mapping, Sequence
 from typing import Final, Protocol
 
-from sessions_app.finish.rules.finish import FinishKind, FinishState, Strategy, branch_name
+from sessions_app.finish.rules.finish import MAX_CONFLICTS, FinishKind, FinishState, Strategy, branch_name
 
 STRATEGY_LABELS: Final = {
     Strategy.MERGE: "Merge: keep all commits and add a merge commit",
@@ -65,13 +66,21 @@ def command_by_hand(path: str, strategy: str, branch_commit: str, target_commit:
     return f"{git} merge --no-ff {branch_commit}"
 
 
+def _one_line(name: str) -> str:
+    """Return a file's name as git quotes it if it contains something else than printable characters."""
+    return name if name.isprintable() else json.dumps(name)
+
+
 def conflict_prompt(target: str, files: Sequence[str], target_commit: str) -> str:
     """Return the prompt that asks the agent to resolve the conflicts of its branch with its base.
 
-    ``files`` were named by agents or members, so they are quoted.
+    ``files`` were named by agents or members, so they are quoted, and no name gets a line of its own.
     """
     name = branch_name(target)
-    listed = "\n".join(f"- `{file}`" for file in files)
+    lines = [f"- `{_one_line(file)}`" for file in files[:MAX_CONFLICTS]]
+    if len(files) > MAX_CONFLICTS:
+        lines.append(f"- and {len(files) - MAX_CONFLICTS} more")
+    listed = "\n".join(lines)
     return (
         f"Your branch conflicts with its base `{name}` (commit {target_commit[:12]}) in these files:\n\n{listed}\n\n"
         f"Merge `{name}` into your branch, resolve the conflicts so that both sides keep working, run the tests, and "
