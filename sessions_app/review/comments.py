@@ -136,9 +136,9 @@ def send_comments(
 
     Comments and prompt change in one transaction, so each comment is in one prompt, once. ``only``: the comments that
     the caller has seen. Repeating a ``message_id`` returns the first prompt. Raises CommentsChanged if these are not
-    exactly those that wait, and what ``queue_prompt`` raises.
+    exactly those that wait, or not those of the first prompt, and what ``queue_prompt`` raises.
     """
-    if (earlier := _earlier_prompt(session, message_id)) is not None:
+    if (earlier := _earlier_prompt(session, message_id, only)) is not None:
         return earlier, False
     rows = list(pending_comments(session.review_comments.all()))
     if not rows:
@@ -148,7 +148,7 @@ def send_comments(
     text = rules.compose_prompt(rows)
     validate_prompt(message_id, text)
     with session_transaction(session.id) as transaction:
-        if (earlier := _earlier_prompt(session, message_id)) is not None:
+        if (earlier := _earlier_prompt(session, message_id, only)) is not None:
             return earlier, False
         now = pending_comments(transaction.session.review_comments.all())
         if _versions(now) != _versions(rows):
@@ -264,12 +264,17 @@ def _earlier(session: TaskSession, by: User, key: uuid.UUID) -> ReviewComment | 
     return row
 
 
-def _earlier_prompt(session: TaskSession, message_id: str) -> Prompt | None:
+def _earlier_prompt(session: TaskSession, message_id: str, only: Sequence[uuid.UUID] | None) -> Prompt | None:
     prompt: Prompt | None = session.prompts.filter(message_id=message_id).first()
-    if prompt is None or prompt.text.startswith(rules.PROMPT_HEAD):
-        return prompt
-    if not session.review_comments.filter(sent_with=message_id).exists():  # else it was edited
+    if prompt is None:
+        return None
+    carried = session.review_comments.filter(sent_with=message_id)
+    # Without its first words, it was edited.
+    if not prompt.text.startswith(rules.PROMPT_HEAD) and not carried.exists():
         raise Conflict("Another prompt has this message_id.", message_id=message_id)
+    # Of comments that were written later, nobody may be told that they were sent.
+    if only and session.review_comments.filter(id__in=only).exclude(sent_with=message_id).exists():
+        raise CommentsChanged
     return prompt
 
 

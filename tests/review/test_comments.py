@@ -66,6 +66,16 @@ def test_only_the_comments_that_were_seen_are_sent(session: TaskSession) -> None
     assert len(waiting(session)) == 2
 
 
+def test_repeated_request_never_says_that_later_comments_were_sent(session: TaskSession) -> None:
+    first = write(session)
+    comments.send_comments(session, "m", make_user(), only=[first.id])
+    later = write(session, "Written later")
+    with pytest.raises(CommentsChanged):
+        comments.send_comments(session, "m", make_user(), only=[later.id])
+    assert comments.send_comments(session, "m", make_user(), only=[first.id])[1] is False
+    assert waiting(session) == ["Written later"]
+
+
 def test_comment_that_is_edited_while_the_prompt_is_composed_is_not_sent(
     session: TaskSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -16,7 +16,7 @@ const STATES = { outdated: "Outdated: these lines have changed since.", unknown:
 const GUTTER = 14; // characters that the numbers of a line take
 const forms = new Map(); // place of a form that is open: its element, kept while the panel is replaced
 let comments = [];
-let sending = ""; // message_id of a request that may have to be repeated
+let sending = null; // what a request that may have to be repeated sends: its message_id and the ids of the comments
 let start = null; // the line that a click with Shift continues from
 
 // --- the list above the changes ---
@@ -108,13 +108,14 @@ async function change(item, act) {
 function sender(waiting) {
   const send = button(`Send ${counted(waiting.length, "comment")}`, async () => {
     send.disabled = true;
-    sending ||= newId();
+    const ids = waiting.map(({ id }) => id);
+    if (String(sending?.comments) !== String(ids)) sending = { message_id: newId(), comments: ids };
     try {
-      await ask(`${address}send/`, { method: "POST", body: { message_id: sending, comments: waiting.map(({ id }) => id) } });
-      sending = "";
+      await ask(`${address}send/`, { method: "POST", body: sending });
+      sending = null;
       showComments(done(`${counted(waiting.length, "comment")} sent as one prompt.`));
     } catch (error) {
-      if (error.code) sending = ""; // refused, so nothing was sent
+      if (error.code) sending = null; // refused, so nothing was sent
       showComments(alarm(reasonOf(error)));
     }
   }, "main");

@@ -26,7 +26,7 @@ from sessions_app.review.rules.comments import (
     MAX_EXCERPT,
     MAX_LINE_NUMBER,
     MAX_PATH,
-    MAX_PENDING,
+    MAX_STORED,
     MAX_TEXT,
     Lines,
     Side,
@@ -112,7 +112,7 @@ class SendCommentsSerializer(StrictSerializer):
     """Which prompt carries the comments. ``comments``: those that you have seen; if others wait, nothing is sent."""
 
     message_id = StrictCharField(max_length=128, trim_whitespace=False)
-    comments = SizedListField(child=serializers.UUIDField(), required=False, max_length=MAX_PENDING)
+    comments = SizedListField(child=serializers.UUIDField(), required=False, max_length=MAX_STORED)
 
 
 class ViewedSerializer(StrictSerializer):

@@ -140,7 +140,7 @@ _SENTENCES: Final[Mapping[str, str]] = {
     PromptState.DONE: "Sent to the agent.",
     PromptState.HELD: "It is not known whether its prompt has reached the agent. Decide in the conversation.",
     PromptState.INTERRUPTED: "The turn with its prompt was interrupted. Decide in the conversation.",
-    PromptState.DISMISSED: "Its prompt was dismissed.",
+    PromptState.DISMISSED: "Its prompt was dismissed, or followed by another one: see the conversation.",
     PromptState.WITHDRAWN: "Its prompt was withdrawn, so it has not been sent.",
 }
 

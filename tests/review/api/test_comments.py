@@ -11,7 +11,8 @@ from django.test.utils import CaptureQueriesContext
 from rest_framework.test import APIClient
 
 from executors_app.models import ExecutorRunning
-from sessions_app.models import Task
+from sessions_app.models import ReviewComment, Task
+from sessions_app.review.rules.comments import MAX_PENDING
 from tests.api.world import client_of
 from tests.executors.repositories import commit, run_git
 from tests.workspace.served import Served
@@ -61,6 +62,19 @@ def test_comment_is_written_compared_edited_and_sent(branch: Served, api: APICli
     [first, second] = listed(api, branch)
     assert (first["pending"], first["message_id"], second["delivery"]) == (False, "m", "Its prompt is in the queue.")
     assert api.delete(branch.url(f"review/comments/{old['id']}/")).status_code == 409
+
+
+def test_comments_of_a_withdrawn_prompt_are_sent_with_as_many_others(branch: Served, api: APIClient) -> None:
+    def write_many() -> list[str]:
+        about = {"session": branch.world.session, "author": branch.world.member, "path": "README", "text": "x"}
+        rows = [ReviewComment(**about, first_line=1, last_line=1, excerpt="x") for _ in range(MAX_PENDING)]
+        return [str(row.id) for row in ReviewComment.objects.bulk_create(rows)]
+
+    before = write_many()
+    assert post(api, branch, "send/", message_id="m", comments=before).status_code == 202
+    after = write_many()
+    assert api.delete(branch.url("prompts/m/")).status_code == 204
+    assert post(api, branch, "send/", message_id="n", comments=[*before, *after]).status_code == 202
 
 
 def test_file_that_no_longer_differs_is_compared_as_it_is(branch: Served, api: APIClient) -> None:
