@@ -3,7 +3,7 @@
 // may keep them for ever; each is also written compressed. `manifest.json` maps sources to bundles.
 
 import { createHash } from "node:crypto";
-import { mkdirSync, readFileSync, readdirSync, statSync, unlinkSync, writeFileSync } from "node:fs";
+import { existsSync, mkdirSync, readFileSync, readdirSync, statSync, unlinkSync, utimesSync, writeFileSync } from "node:fs";
 import { basename, dirname, join } from "node:path";
 import { fileURLToPath } from "node:url";
 import { brotliCompressSync, gzipSync } from "node:zlib";
@@ -12,15 +12,28 @@ import { build } from "esbuild";
 const HERE = dirname(fileURLToPath(import.meta.url));
 const SOURCES = join(HERE, "static", "kandev");
 const BUILT = join(SOURCES, "built");
-const KEPT_DAYS = 30; // a page that was opened before an upgrade can still load what it loads later
+const MANIFEST = join(BUILT, "manifest.json");
+const KEPT_DAYS = 30; // after an upgrade, in which a page that was opened before it can still load what it loads later
 
 const entries = readdirSync(join(SOURCES, "pages")).sort();
 const manifest = { sources: fingerprintOfSources(), files: {} };
 const written = new Set(["manifest.json"]);
 mkdirSync(BUILT, { recursive: true });
+const now = new Date();
+for (const path of writtenBefore()) utimesSync(path, now, now); // it was in use until now, whenever it was written
 for (const entry of entries) await bundle(entry);
 removeOld();
-writeFileSync(join(BUILT, "manifest.json"), JSON.stringify(manifest, null, 1));
+writeFileSync(MANIFEST, JSON.stringify({ ...manifest, written: [...written] }, null, 1));
+
+// What the bundles in use so far consist of; nothing if there are none.
+function writtenBefore() {
+  try {
+    const { written: names } = JSON.parse(readFileSync(MANIFEST, "utf-8"));
+    return names.map((name) => join(BUILT, basename(name))).filter((path) => existsSync(path));
+  } catch {
+    return [];
+  }
+}
 
 async function bundle(entry) {
   const result = await build({
@@ -52,7 +65,7 @@ function write(name, contents) {
 }
 
 function removeOld() {
-  const limit = Date.now() - KEPT_DAYS * 24 * 3600 * 1000;
+  const limit = now - KEPT_DAYS * 24 * 3600 * 1000;
   for (const name of readdirSync(BUILT)) {
     const path = join(BUILT, name);
     if (!written.has(name) && statSync(path).mtimeMs < limit) unlinkSync(path);

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+import shutil
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -78,3 +81,27 @@ def test_sources_are_used_without_a_usable_manifest(manifest: str | None, tmp_pa
     if manifest is not None:
         (place / "built" / "manifest.json").write_text(manifest)
     assert read_bundles(place) == {}
+
+
+def test_bundles_in_use_until_an_upgrade_are_kept_after_it(tmp_path: Path) -> None:
+    require("bundles")
+    place = tmp_path / "static" / "kandev"
+    (place / "pages").mkdir(parents=True)
+    (tmp_path / "node_modules").symlink_to(ROOT / "frontend" / "node_modules")
+    shutil.copy(ROOT / "frontend" / "build.mjs", tmp_path)
+    page = place / "pages" / "board.js"
+    old, unused = (place / "built" / name for name in (bundle_of("1", page), "board-00000000.js"))
+    unused.write_text("0;")
+    for path in place.joinpath("built").iterdir():
+        os.utime(path, (0, 0))
+    assert place / "built" / bundle_of("2", page) != old
+    assert (old.exists(), unused.exists()) == (True, False)
+
+
+def bundle_of(script: str, page: Path) -> str:
+    """Bundle a page with this script, and return the name of the bundle."""
+    page.write_text(f"console.log({script});")
+    place = page.parents[3]
+    subprocess.run(["node", "build.mjs"], cwd=place, check=True)
+    files = json.loads((place / "static" / "kandev" / "built" / "manifest.json").read_text())["files"]
+    return Path(files[f"kandev/pages/{page.name}"]).name
