@@ -135,11 +135,11 @@ class Remote:
         try:
             if not wait_for_lock(lock, wait):
                 raise RemoteFailed(RemoteCause.BUSY)
-            _remove_files(self.directory)
+            remove_credentials(self.directory)
             try:
                 yield self._prepare(lock)
             finally:
-                _remove_files(self.directory)
+                remove_credentials(self.directory)
         finally:
             os.close(lock)
 
@@ -278,8 +278,11 @@ def _write_private(path: Path, text: str) -> None:
         file.write(text)
 
 
-def _remove_files(directory: Path) -> None:
-    """Remove what an earlier connection has left; the caller holds the directory's lock."""
+def remove_credentials(directory: Path) -> None:
+    """Remove what a connection has written to log in, also one whose process was killed.
+
+    The caller holds the directory's lock, or wants the connection that does to fail.
+    """
     for name in (_KEY, _KNOWN_HOSTS, _CREDENTIAL):
         (directory / name).unlink(missing_ok=True)
 

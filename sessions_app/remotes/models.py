@@ -102,4 +102,9 @@ class RepositoryRemote(TeamModel):
             credential = Credential(private_key=self.private_key, host_keys=tuple(self.confirmed_keys))
         else:
             credential = Credential(username=self.username, token=self.token)
-        return Remote(address, credential, Path(settings.KANDEV_DATA_DIR) / _DIRECTORY / str(self.id))
+        return Remote(address, credential, self.directory)
+
+    @property
+    def directory(self) -> Path:
+        """Where a connection writes what logs in, while it is open."""
+        return Path(settings.KANDEV_DATA_DIR) / _DIRECTORY / str(self.id)

@@ -13,7 +13,7 @@ from django.utils import timezone
 from executors_app.repositories.remote_address import BadAddress, RemoteAddress, parse_address
 from executors_app.repositories.remote_failures import RemoteFailed
 from executors_app.repositories.remote_keys import BadKey, KeyPair, generate_key, read_key
-from executors_app.repositories.remotes import scan_host_keys
+from executors_app.repositories.remotes import remove_credentials, scan_host_keys
 from sessions_app.kernel.services.errors import Conflict, Invalid, NotFound, ReadOnly
 from sessions_app.models import Repository, RepositoryRemote
 
@@ -158,7 +158,9 @@ def delete_remote(row: RepositoryRemote, by: User) -> None:
     """Forget where branches are pushed to, with key and token. Raises ReadOnly."""
     _require_staff(by)
     _log(row, by, "deleted")
+    directory = row.directory
     row.delete()
+    remove_credentials(directory)
 
 
 def _change(row: RepositoryRemote, by: User, change: Callable[[RepositoryRemote], None], what: str) -> RepositoryRemote:
@@ -188,6 +190,7 @@ def _server_of(address: RemoteAddress) -> tuple[str, str, int | None]:
 def _forget_credential(row: RepositoryRemote) -> None:
     row.private_key = row.public_key = row.username = row.token = ""
     row.scanned_host_keys = row.host_keys = ""
+    remove_credentials(row.directory)  # perhaps no next connection removes what a killed process has left
     row.confirmed_by = row.confirmed_at = None
 
 

@@ -50,8 +50,10 @@ def made(tmp_path: Path, server: GitHttpServer, settings: Any) -> Mergeable:
     settings.KANDEV_DATA_DIR = str(tmp_path / "data")
     found = mergeable(tmp_path / "repository", right=False)
     give_right(found.session, "push_branches")
+    repository = found.session.task.repository
+    assert repository is not None
     RepositoryRemote.objects.create(
-        repository_id=found.session.task.repository_id,
+        repository=repository,
         address=server.address("project.git").text,
         username=USERNAME,
         token=TOKEN,

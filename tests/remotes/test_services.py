@@ -82,6 +82,23 @@ def test_another_server_gets_neither_key_nor_token(world: World, staff: User) ->
         services.make_key(RepositoryRemote(id=remote.id, address="ssh://git@example.org/x"), staff)
 
 
+def test_forgotten_credential_is_not_left_in_a_file_of_a_killed_process(
+    world: World, staff: User, tmp_path: Path, settings: Any
+) -> None:
+    settings.KANDEV_DATA_DIR = str(tmp_path / "data")
+    remote = services.make_key(services.set_address(world.repository, SSH, staff), staff)
+    remote.directory.mkdir(parents=True)
+    key = remote.directory / "key"
+    key.write_text(remote.private_key)
+    services.set_address(world.repository, SSH.replace("project", "other"), staff)
+    assert key.exists(), "the same server still gets it"
+    remote = services.set_address(world.repository, HTTPS, staff)
+    assert not key.exists()
+    (remote.directory / "credential").write_text(TOKEN)
+    services.delete_remote(remote, staff)
+    assert not (remote.directory / "credential").exists()
+
+
 def test_only_staff_change_where_branches_go(world: World) -> None:
     with pytest.raises(ReadOnly):
         services.set_address(world.repository, HTTPS, world.member)
