@@ -5,8 +5,9 @@ const place = document.getElementById("part-choices");
 const PAUSE = 400; // the arrow keys go through the choices of a closed list, and only the last of them counts
 
 const timers = new Map(); // id of a setting: [timer, value]
-let requests = Promise.resolve(true);
-let flush = () => {};
+const refused = new Map(); // id of a setting: why its newest choice was not stored
+let requests = Promise.resolve();
+let settle = async () => true;
 
 // send(action, body): post a form. tell(text): show an error. changed(): let the next update show the server's state.
 export function begin({ send, tell, changed }) {
@@ -19,6 +20,8 @@ export function begin({ send, tell, changed }) {
     flush();
   });
 
+  const flush = () => [...timers.keys()].forEach(request);
+
   function choose(choice, value) {
     const { setting, type } = choice.dataset;
     choice.classList.add("waiting");
@@ -30,23 +33,22 @@ export function begin({ send, tell, changed }) {
     const { timer, value, type } = timers.get(setting);
     clearTimeout(timer);
     timers.delete(setting);
-    requests = requests.then((before) => post(setting, type, value).then((isStored) => before && isStored));
+    requests = requests.then(() => post(setting, type, value));
   }
 
   async function post(setting, type, value) {
     const body = new FormData();
     for (const [name, content] of Object.entries({ setting, type, value })) body.set(name, content);
-    let isStored = false;
+    refused.delete(setting);
     try {
-      const answer = await send(place.dataset.action, body);
-      tell(answer.message ?? "");
-      isStored = !answer.message;
+      const { message } = await send(place.dataset.action, body);
+      if (message) refused.set(setting, message);
     } catch {
-      tell("The server did not answer. What you have chosen may not apply; the page shows it when it reconnects.");
+      refused.set(setting, "The server did not answer. What you have chosen may not apply; the page shows it when it reconnects.");
     }
+    tell([...refused.values()].join(" "));
     forget(setting);
     changed();
-    return isStored;
   }
 
   // What was chosen need not be kept: the next update shows what the server knows.
@@ -55,13 +57,16 @@ export function begin({ send, tell, changed }) {
     for (const option of place.querySelectorAll(`[data-setting="${CSS.escape(setting)}"] option`)) option.defaultSelected = option.selected;
   }
 
-  flush = () => [...timers.keys()].forEach(request);
+  // Said once more beside the prompt that waits for it: the next one is sent all the same.
+  settle = async () => {
+    flush();
+    await requests;
+    if (!refused.size) return true;
+    tell([...refused.values(), "Your prompt was not sent. Send it again to send it with the present settings."].join(" "));
+    refused.clear();
+    return false;
+  };
 }
 
-// Request what has just been chosen; false if the server has not taken all of it.
-export async function settled() {
-  flush();
-  const isStored = await requests;
-  requests = Promise.resolve(true);
-  return isStored;
-}
+// Request what has just been chosen; false, and told, if the server has not taken all that was chosen since the last prompt.
+export const settled = () => settle();

@@ -66,6 +66,25 @@ def test_setting_applies_when_it_is_chosen_and_before_the_prompt(visit: Any, ses
     assert ada.unexpected(*NO_SOCKET) == []
 
 
+def test_prompt_that_is_not_sent_after_a_refused_setting_says_so(visit: Any, session: TaskSession) -> None:
+    page: Page = visit().open(path_of(session))
+    refusal = {"status": 409, "json": {"code": "conflict", "message": "Not now."}}
+    page.route("**/setting/", lambda route: route.fulfill(**refusal), times=1)
+    composer, choices = page.get_by_label("Your prompt"), page.locator("#part-choices")
+    problem = page.locator("#problem")
+    choices.get_by_label("Mode", exact=True).select_option("plan")
+    expect(problem).to_contain_text("Not now.")
+    choices.get_by_role("switch", name="Fast answers").click()
+    expect(choices.get_by_role("switch", name="Fast answers")).to_have_attribute("aria-checked", "true")
+    expect(problem).to_contain_text("Not now.")
+    composer.fill("Go on")
+    composer.press("Control+Enter")
+    expect(problem).to_contain_text("Your prompt was not sent.")
+    expect(composer).to_have_value("Go on")
+    composer.press("Control+Enter")
+    expect(composer).to_have_value("")
+
+
 def test_files_commands_and_earlier_prompts_are_offered(visit: Any, world: World, session: TaskSession) -> None:
     prompts.queue_prompt(session.id, "two", "do two\nand more", world.ada)
     page: Page = visit().open(path_of(session))
