@@ -60,6 +60,15 @@ def undo(name: str, expected: Expected = BAD, **body: Any) -> Attack:
     return Attack(f"undo {name}", "POST", "/git/undo", expected, {}, {"version": "v", **body})
 
 
+def part(name: str, expected: Expected = BAD, **query: str) -> Attack:
+    return Attack(f"part {name}", "GET", "/git/part", expected, query)
+
+
+def part_hunks(name: str, expected: Expected = BAD, **query: str) -> Attack:
+    return Attack(f"hunks of a part, {name}", "GET", "/git/part/hunks", expected, query)
+
+
+NO_COMMIT = "0" * 40
 LONG = "x" * 256
 DEEP = "x/" * 3000
 ATTACKS = [
@@ -133,6 +142,21 @@ ATTACKS = [
     undo("an unknown action", path="README", action="clean"),
     undo("an unchanged file", CONFLICT, path="README", action="discard"),
     undo("a new file of another version", (409, "file_changed"), path="to-nothing", action="discard", version="é"),
+    part("named like an option", commit="--output=stolen"),
+    part("of all refs", commit="--all"),
+    part("that is a range", commit="HEAD..other"),
+    part("that is a revision", commit="HEAD"),
+    part("with a short id", commit="abc"),
+    part("with a line end", commit=f"{NO_COMMIT}\n--all"),
+    part("without an end", before=NO_COMMIT),
+    part("of two kinds", commit=NO_COMMIT, before=NO_COMMIT, after=NO_COMMIT),
+    part_hunks("nothing"),
+    part_hunks("up", path="../secret"),
+    part_hunks("through a link", path="to-outside/secret"),
+    part_hunks("git's settings", path=".git/config"),
+    part_hunks("a NUL", path="a\0b"),
+    part_hunks("up, of a commit", path="../secret", commit=NO_COMMIT),
+    part_hunks("an option as commit", path="README", commit="--output=stolen"),
     log("an option", ref="--output=stolen"),
     log("another option", ref="-p"),
     log("all refs", ref="--all"),

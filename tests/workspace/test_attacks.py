@@ -24,6 +24,8 @@ PLACES: Final = {
     "/git/log": "git/log/",
     "/git/commit": "git/commit/",
     "/git/hunks": "review/hunks/",
+    "/git/part": "review/",
+    "/git/part/hunks": "review/hunks/",
     "/git/loss": "review/loss/",
     "/git/undo": "review/undo/",
 }
@@ -31,8 +33,8 @@ PARAMETERS: Final = {"context": "lines_around"}
 """agentctl's parameters that the API calls by another name."""
 CODES: Final = {"git_failed": "conflict"}
 """agentctl's codes that the API translates."""
-API_ATTACKS: Final = [one for one in ATTACKS if "author_name" not in one.body]
-"""Over the API the author of a commit is the logged-in user."""
+API_ATTACKS: Final = [one for one in ATTACKS if "author_name" not in one.body and "before" not in one.query]
+"""Over the API the author of a commit is the logged-in user, and only Kandev names snapshots."""
 SAVED_WORK_ATTACKS: Final = [
     one for one in API_ATTACKS if one.method == "GET" and "path" in one.query and one.endpoint != "/git/loss"
 ]
@@ -67,6 +69,9 @@ def ask(api: APIClient, world: World, attack: Attack, **more: str) -> Any:
     match attack.method:
         case "GET":
             query = {PARAMETERS.get(name, name): value for name, value in attack.query.items()}
+            if attack.endpoint.startswith("/git/part"):
+                commit = query.pop("commit", None)
+                query["of"] = "uncommitted" if commit is None else f"commit:{commit}"
             return api.get(url, {**query, **more})
         case "PUT":
             return api.put(url, {"content": "stolen"}, format="json", query_params=attack.query)
