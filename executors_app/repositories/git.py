@@ -313,6 +313,11 @@ class FinishedProcess:
     """The last bytes that it wrote to stderr."""
 
 
+def git_command(*arguments: str) -> list[str]:
+    """Return the command that runs git with our settings, for ``run_to_end``."""
+    return [git_executable(), *SAFE_OPTIONS, *arguments]
+
+
 def run_to_end(
     command: Sequence[str],
     bounds: Bounds,

@@ -21,11 +21,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from executors_app.machine.git.git_process import git_executable, setting_options
+from executors_app.machine.git.git_process import setting_options
 from executors_app.machine.git.ref_locks import wait_for_lock
 from executors_app.repositories import git_errors
 from executors_app.repositories.bare import OBJECT_ID
-from executors_app.repositories.git import SAFE_OPTIONS, Bounds, FinishedProcess, Git, run_to_end
+from executors_app.repositories.git import Bounds, FinishedProcess, Git, git_command, run_to_end
 from executors_app.repositories.remote_address import RemoteAddress
 from executors_app.repositories.remote_failures import (
     RemoteCause,
@@ -195,7 +195,7 @@ class _Connection:
             descriptors += source.descriptors
         environment["GIT_DIR"] = str(directory)
         done = run_to_end(
-            [git_executable(), *SAFE_OPTIONS, *self.options, *arguments],
+            git_command(*self.options, *arguments),
             bounds,
             cwd=directory,
             environment=environment,
@@ -224,7 +224,7 @@ def scan_host_keys(address: RemoteAddress) -> list[HostKey]:
 
 def _environment(home: Path) -> dict[str, str]:
     """Build the environment from scratch; a home without files keeps every program from what a user configured."""
-    search = [str(Path(git_executable()).parent), "/usr/local/bin", "/usr/bin", "/bin"]
+    search = [str(Path(git_command()[0]).parent), "/usr/local/bin", "/usr/bin", "/bin"]
     return {
         "PATH": os.pathsep.join(dict.fromkeys(search)),
         "HOME": str(home),
