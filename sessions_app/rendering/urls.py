@@ -9,5 +9,5 @@ from sessions_app.rendering import views
 
 urlpatterns = [
     path(SESSION + "messages/<uuid:entry_id>/images/<str:digest>/", views.message_image, name="message-image"),
-    path(SESSION + "requests/<str:request_id>/images/<str:digest>/", views.request_image, name="request-image"),
+    path(SESSION + "requests/<name:request_id>/images/<str:digest>/", views.request_image, name="request-image"),
 ]

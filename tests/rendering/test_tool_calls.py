@@ -42,6 +42,14 @@ def test_image_of_a_tool_is_shown_in_its_card_and_in_a_permission(ada: Client, w
     assert "No details available" not in html
 
 
+def test_image_of_a_request_with_any_id_is_shown(ada: Client, world: World) -> None:
+    session = world.running_session()
+    ingest_lines(session, asks("p/1", content=[image()]))
+    (address,) = re.findall(r'<img src="(/tasks[^"]+)"', ada.get(path_of(session)).text)
+    assert ada.get(address).status_code == 200
+    assert ada.get(address.replace("p/1", "%00")).status_code == 404  # a database may refuse to look for it
+
+
 def test_image_of_another_team_is_not_found(ada: Client, world: World) -> None:
     session = world.running_session()
     ingest_lines(session, tool_line(image()), asks(content=[image()]))
