@@ -9,6 +9,7 @@ const NAME = "palette";
 
 let dialog, input, listed, told, address;
 let timer, latest = 0, answered = "", found = [], shown = [], at = -1;
+let chosen = null; // what arrow keys have chosen, until something else is typed
 
 export function open(opener) {
   address = opener.href;
@@ -16,6 +17,7 @@ export function open(opener) {
   if (dialog.open) return dialog.close();
   input.value = "";
   found = [];
+  chosen = null;
   dialog.showModal();
   show();
   ask();
@@ -40,6 +42,7 @@ function build(style) {
   dialog.setAttribute("aria-label", "Find");
   document.body.append(dialog);
   input.addEventListener("input", () => {
+    chosen = null;
     show();
     clearTimeout(timer);
     timer = setTimeout(ask, PAUSE);
@@ -61,8 +64,9 @@ function move(event) {
     if (at >= 0) choose(at, event.ctrlKey || event.metaKey);
   } else if (to !== undefined && shown.length) {
     event.preventDefault();
-    const turn = event.key.startsWith("Arrow");
-    select(turn ? (to + shown.length) % shown.length : Math.min(Math.max(to, 0), shown.length - 1));
+    const turn = event.key.startsWith("Arrow") && at >= 0;
+    select(turn ? (to + shown.length) % shown.length : event.key === "ArrowUp" ? shown.length - 1 : Math.min(Math.max(to, 0), shown.length - 1));
+    chosen = shown[at];
   } else if ((event.ctrlKey || event.metaKey) && event.key.toLowerCase() === "k") {
     event.preventDefault();
     dialog.close();
@@ -88,7 +92,7 @@ async function ask() {
 function actions() {
   const buttons = [...document.querySelectorAll("button[form=actions][formaction]")];
   const ofPage = buttons.filter((one) => !one.disabled && !one.closest(".task, .rows, details:not([open])")); // those of rows of a list, or folded away, need their place
-  const named = ofPage.map((one) => ({ text: nameOf(one), act: () => one.click() }));
+  const named = ofPage.filter((one) => !isAmbiguous(one, ofPage)).map((one) => ({ text: nameOf(one), act: () => one.click() }));
   const tabs = [...document.querySelectorAll("#session [role=tab]")].map((one) => ({ text: `Show: ${nameOf(one)}`, act: () => one.click() }));
   const task = document.getElementById("new-task");
   const create = task ? [{ text: "New task", act: () => begin(task) }] : [];
@@ -96,6 +100,12 @@ function actions() {
   const write = text ? [{ text: "Write a prompt", act: () => text.focus() }] : [];
   const unique = new Map([...write, ...create, ...named, ...tabs].map((one) => [one.text, one]));
   return [...unique.values()];
+}
+
+// Such as *Withdraw* of each queued prompt: which one is meant is said only by its place.
+function isAmbiguous(button, all) {
+  const effect = ({ formAction, name, value }) => [formAction, name, value].join(" ");
+  return all.some((other) => nameOf(other) === nameOf(button) && effect(other) !== effect(button));
 }
 
 function nameOf(element) {
@@ -115,7 +125,7 @@ function tell(text) {
 
 const typed = () => input.value.trim().toLowerCase().split(/\s+/);
 
-// Enter on an action acts at once, so the beginnings of its words must have been typed.
+// Enter on an action acts at once, so the beginnings of its words must have been typed, or arrow keys have chosen it.
 function isMeant(text) {
   const words = text.toLowerCase().split(/[^\p{L}\p{N}]+/u);
   return typed().every((part) => words.some((word) => word.startsWith(part)));
@@ -133,8 +143,10 @@ function show() {
   shown = [];
   listed.replaceChildren(...groups.map(group));
   tell(shown.length ? "" : "Nothing matches.");
-  select(shown.length ? 0 : -1);
+  select(chosen ? shown.findIndex(isChosen) : shown.length && input.value.trim() ? 0 : -1);
 }
+
+const isChosen = ({ text, note, url }) => text === chosen.text && note === chosen.note && url === chosen.url;
 
 // A listbox has options and groups alone, so the group has its title as a label.
 function group({ title, found: items }) {

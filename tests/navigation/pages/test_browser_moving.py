@@ -7,12 +7,23 @@ from typing import Any
 
 from playwright.sync_api import expect
 
+from sessions_app.prompts.services import queue_prompt
 from tests.pages.accessibility import accessibility_problems
 from tests.pages.browsers import NO_SOCKET, navigating
 from tests.pages.world import World, asks, ingest_lines, path_of
 
 FREEZE = "window.at = performance.now(); performance.now = () => window.at"
 LATER = "window.at += 5000"
+WORKER = "async () => (await navigator.serviceWorker.getRegistration('/static/kandev/'))?.active?.state ?? null"
+HOLD_SEARCHES = """
+const send = window.fetch;
+window.fetch = (to, ...more) => String(to).includes("/find/")
+  ? new Promise((resolve) => {
+      window.release = () => resolve(send(to, ...more));
+      document.documentElement.dataset.held = "";
+    })
+  : send(to, ...more);
+"""
 
 
 def test_palette_opens_everything_by_keyboard(visit: Any, world: World) -> None:
@@ -46,6 +57,40 @@ def test_palette_opens_everything_by_keyboard(visit: Any, world: World) -> None:
         page.keyboard.press("Enter")
     assert session.intents.filter(kind="cancel").exists()
     assert ada.unexpected(*NO_SOCKET) == []
+
+
+def test_palette_acts_only_on_what_was_named_or_chosen(visit: Any, world: World) -> None:
+    session = world.running_session()
+    for message_id in ("one", "two"):
+        queue_prompt(session.id, message_id, f"do {message_id}", world.ada)
+    page = visit().open(path_of(session))
+    expect(page.get_by_role("button", name="Withdraw")).to_have_count(2)
+    page.keyboard.press("Control+k")
+    results = page.get_by_role("listbox", name="Results").get_by_role("option")
+    expect(results.filter(has_text="Fix the tests").first).to_be_visible()
+    expect(results.filter(has_text="Cancel turn")).to_have_count(1)
+    expect(results.filter(has_text="Withdraw")).to_have_count(0)
+    expect(results.and_(page.get_by_role("option", selected=True))).to_have_count(0)
+    page.keyboard.press("ArrowUp")
+    expect(results.last).to_have_attribute("aria-selected", "true")
+
+
+def test_answer_of_the_server_moves_no_choice(visit: Any, world: World) -> None:
+    session = world.running_session()
+    page = visit().open(path_of(session))
+    page.keyboard.press("Control+k")
+    results = page.get_by_role("listbox", name="Results").get_by_role("option")
+    expect(results.filter(has_text="Fix the tests").first).to_be_visible()
+    page.evaluate(HOLD_SEARCHES)
+    page.keyboard.type("s")
+    expect(page.locator("html")).to_have_attribute("data-held", "")
+    page.keyboard.press("ArrowDown")
+    chosen = results.and_(page.get_by_role("option", selected=True))
+    text = chosen.inner_text()
+    assert text != results.first.inner_text()
+    page.evaluate("window.release()")
+    expect(results.filter(has_text="Search messages for")).to_be_visible()
+    expect(chosen).to_have_text(re.compile(re.escape(text.split("\n")[0])))
 
 
 def test_keys_answer_only_what_was_there_to_read(visit: Any, world: World) -> None:
@@ -118,3 +163,13 @@ def test_list_beside_the_conversation_is_used_by_keys_and_folded(visit: Any, wor
     expect(panel).to_be_hidden()
     expect(page.get_by_role("button", name="Sessions", exact=True)).to_be_focused()
     ada.complaints.clear()
+
+
+def test_worker_of_notifications_is_ready_once_they_are_allowed(visit: Any, world: World) -> None:
+    ada = visit(permissions=["notifications"])
+    page = ada.open("/settings/notifications/")
+    assert page.evaluate(WORKER) is None
+    page.get_by_role("button", name="Allow in this browser").click()
+    expect(page.get_by_text("This browser shows notifications of the kinds above.")).to_be_visible()
+    page.wait_for_function(f"async () => (await ({WORKER})())?.startsWith('activ')")
+    assert ada.unexpected(*NO_SOCKET) == []
