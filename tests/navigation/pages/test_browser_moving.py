@@ -39,8 +39,9 @@ def test_palette_opens_everything_by_keyboard(visit: Any, world: World) -> None:
     ada.complaints.clear()  # axe tries styles that the content security policy blocks
     page.keyboard.type("boat")
     results = page.get_by_role("listbox", name="Results").get_by_role("option")
-    expect(results).to_have_count(1)
-    expect(results.and_(page.get_by_role("option", selected=True))).to_contain_text("Paint the boat")
+    selected = results.and_(page.get_by_role("option", selected=True))
+    expect(results.filter(has_text="Search messages for “boat”")).to_be_visible()
+    expect(selected).to_contain_text("Paint the boat")
     with navigating(page):
         page.keyboard.press("Enter")
     expect(page).to_have_url(re.compile(f"/tasks/{other.id}/$"))
@@ -52,7 +53,8 @@ def test_palette_opens_everything_by_keyboard(visit: Any, world: World) -> None:
     page = ada.open(path_of(session))
     page.keyboard.press("/")
     page.keyboard.type("cancel t")
-    expect(results).to_have_count(1)
+    expect(results.filter(has_text="Search messages for “cancel t”")).to_be_visible()
+    expect(selected).to_have_text("Cancel turn")
     with page.expect_response("**/cancel/"):
         page.keyboard.press("Enter")
     assert session.intents.filter(kind="cancel").exists()
