@@ -16,6 +16,7 @@ class TaskPlanAdmin(ReadOnlyModelAdmin):
     list_filter = ("priority",)
     list_select_related = ("task", "assignee")
     search_fields = ("=task__id", "task__title", "assignee__username")
+    date_hierarchy = "updated_at"
     ordering = ("-updated_at",)
 
 
