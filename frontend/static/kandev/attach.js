@@ -1,5 +1,6 @@
 // The files of the next prompt of a session, and their upload with the form.
 
+import * as composing from "./composer.js";
 import * as draft from "./draft.js";
 import { createPicker } from "./picker.js";
 
@@ -12,8 +13,13 @@ let picker;
 export function begin(tell) {
   picker = createPicker({
     input: document.getElementById("attach"), chosen: document.getElementById("chosen"), text: composer.elements.text,
-    area: document.getElementById("talk"), marked: composer, tell, changed: draft.changed,
+    area: document.getElementById("talk"), marked: composer, tell, changed,
   });
+}
+
+function changed() {
+  draft.changed();
+  composing.changed();
 }
 
 export function files() {

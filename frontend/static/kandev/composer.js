@@ -17,6 +17,11 @@ export function tell(words, { isError = true, retryWith } = {}) {
   retry.onclick = () => composer.requestSubmit(retryWith?.isConnected ? retryWith : null);
 }
 
+// Once its text or files differ, it is another prompt: there is nothing to retry.
+export function changed() {
+  retry.hidden = true;
+}
+
 // For browsers without `field-sizing`.
 function grow() {
   text.style.height = "auto";
@@ -25,8 +30,7 @@ function grow() {
 
 export function begin() {
   if (matchMedia("(pointer: fine)").matches) text.placeholder = "Ask for a change (@ file, / command, ↑ earlier prompt)";
-  // Once the text differs, it is another prompt: there is nothing to retry.
-  text.addEventListener("input", () => (retry.hidden = true));
+  text.addEventListener("input", changed);
   if (CSS.supports("field-sizing", "content")) return;
   text.addEventListener("input", grow);
   addEventListener("resize", grow);

@@ -86,6 +86,18 @@ def test_refused_file_stays_with_its_reason(visit: Any, world: World) -> None:
     assert not session.prompts.filter(text="Look").exists()
 
 
+def test_prompt_without_one_of_its_files_is_no_retry(visit: Any, world: World) -> None:
+    page: Page = visit().open(path_of(world.running_session()))
+    page.route("**/prompt/", lambda route: route.abort(), times=1)
+    page.get_by_label("Attach files").set_input_files([TEXT])
+    page.get_by_label("Your prompt").fill("look")
+    page.get_by_role("button", name="Send", exact=True).click()
+    expect(page.locator("#problem").get_by_role("button", name="Retry")).to_be_visible()
+    page.locator("#chosen").get_by_role("button").click()
+    expect(page.locator("#chosen")).to_be_hidden()
+    expect(page.locator("#problem").get_by_role("button", name="Retry")).to_be_hidden()
+
+
 def test_files_of_the_workspace_are_completed_with_the_keyboard(visit: Any, world: World) -> None:
     session: TaskSession = world.running_session()
     folders = {"": [("src", "directory"), ("README.md", "file")], "src": [("app.py", "file"), ("main.py", "file")]}
