@@ -15,15 +15,15 @@ from tests.pages.world import World, asks, ingest_lines, path_of
 FREEZE = "window.at = performance.now(); performance.now = () => window.at"
 LATER = "window.at += 5000"
 WORKER = "async () => (await navigator.serviceWorker.getRegistration('/static/kandev/'))?.active?.state ?? null"
-HOLD_SEARCHES = """
-const send = window.fetch;
-window.fetch = (to, ...more) => String(to).includes("/find/")
-  ? new Promise((resolve) => {
-      window.release = () => resolve(send(to, ...more));
-      document.documentElement.dataset.held = "";
-    })
-  : send(to, ...more);
-"""
+HOLD_SEARCHES = """() => {
+  const send = window.fetch;
+  window.fetch = (to, ...more) => String(to).includes("/find/")
+    ? new Promise((resolve) => {
+        window.release = () => resolve(send(to, ...more));
+        document.documentElement.dataset.held = "";
+      })
+    : send(to, ...more);
+}"""
 
 
 def test_palette_opens_everything_by_keyboard(visit: Any, world: World) -> None:
