@@ -20,5 +20,5 @@ api_urlpatterns = [
     path(SESSION + "prompts/<name:message_id>/send-now/", api.PromptSendNowView.as_view()),
     path(SESSION + "prompts/<name:message_id>/dismiss/", api.PromptDismissView.as_view()),
     path(SESSION + "prompts/<name:message_id>/", api.PromptDetailView.as_view()),
-    path(SESSION + "attachments/<str:sha256>/", api.AttachmentContentView.as_view(), name="attachment"),
+    path(SESSION + "attachments/<name:sha256>/", api.AttachmentContentView.as_view(), name="attachment"),
 ]

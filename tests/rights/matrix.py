@@ -172,7 +172,7 @@ API: Final[Mapping[str, Methods]] = {
     _SESSION + "waits/<name:wait_id>/continue/": {"post": writes(409).at(wait_id="none")},
     "api/v1/runs/resume/": {"post": Row((403,) * 5, {"resume_token": "none"})},
     _SESSION + "prompts/": {"get": reads()},
-    _SESSION + "attachments/<str:sha256>/": {"get": Row((401, 404, 404, 404, 404)).at(sha256="0" * 64)},
+    _SESSION + "attachments/<name:sha256>/": {"get": Row((401, 404, 404, 404, 404)).at(sha256="0" * 64)},
     _PROMPT: {
         "patch": writes(200, text="Go on", version=1).at(message_id="queued"),
         "delete": writes(204).at(message_id="queued"),

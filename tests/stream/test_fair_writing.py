@@ -214,7 +214,7 @@ def test_every_database_thread_has_a_limit() -> None:
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "DatabaseThread":
                 limited[ast.literal_eval(node.args[0])] = any(keyword.arg == "limit" for keyword in node.keywords)
-    assert limited == dict.fromkeys(("ingest", "orders", "export", "workflows", "hub"), True)
+    assert limited == dict.fromkeys(("ingest", "orders", "export", "workflows", "hub", "search"), True)
 
 
 def test_session_whose_lines_take_too_long_is_delayed_alone(

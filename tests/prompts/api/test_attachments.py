@@ -121,6 +121,10 @@ def test_content_is_served_only_to_the_team_and_never_runs(world: World, api: AP
     assert client_of(world.stranger).get(url).status_code == 404
 
 
+def test_name_that_no_database_can_look_for_is_not_found(world: World, api: APIClient) -> None:
+    assert api.get(world.url("attachments/a%00b/")).status_code == 404
+
+
 def test_prompt_is_resent_with_its_files_or_not_at_all(world: World, api: APIClient) -> None:
     send(api, world, file("a.png", PNG))
     Prompt.objects.update(state="held")
