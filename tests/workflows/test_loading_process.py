@@ -106,5 +106,5 @@ def test_loading_process_edits_like_the_editor() -> None:
         written, "a", {"script": "false"}
     )
     assert client.node_data_isolated(written, "a") == {"script": "true", "type": "shell"}
-    with pytest.raises(editing.EditNotPossible, match="no node"):
+    with pytest.raises(editing.EditNotPossible, match="no step"):
         client.node_data_isolated(written, "b")
