@@ -110,7 +110,7 @@ def test_page_has_one_known_inline_script_and_no_external_sources(name: str, ada
     assert not foreign_inline(answer.text.replace("&lt;b onclick=x&gt;", ""))
     assert not OUTSIDE.findall(answer.text)
     assert '<main id="main"' in answer.text
-    assert answer.text.count("<h1>") == 1
+    assert len(re.findall(r"<h1[ >]", answer.text)) == 1
 
 
 def test_server_error_has_a_page(ada: Client, world: World, monkeypatch: pytest.MonkeyPatch) -> None:
