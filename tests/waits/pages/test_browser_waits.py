@@ -117,10 +117,10 @@ def test_busy_database_is_reported_and_the_prompt_text_kept(
     page.get_by_label("Your prompt").fill("Deploy it.")
     with monkeypatch.context() as patch:
         patch.setattr(prompts, "queue_prompt", busy)
-        page.get_by_role("button", name="Send").click()
-        expect(page.locator("#refused")).to_contain_text("Try again in a moment.")
+        page.get_by_role("button", name="Send", exact=True).click()
+        expect(page.locator("#problem")).to_contain_text("Try again in a moment.")
     expect(page.get_by_label("Your prompt")).to_have_value("Deploy it.")
-    page.get_by_role("button", name="Send").click()
+    page.get_by_role("button", name="Send", exact=True).click()
     expect(page.get_by_label("Your prompt")).to_have_value("")
     assert session.prompts.filter(text="Deploy it.").count() == 1
 
