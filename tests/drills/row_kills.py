@@ -290,8 +290,10 @@ def push() -> Step:
     give_right(made.session, "push_branches")
     hosted = make_hosted(place / "project.git")
     add_hook(hosted, "post-receive", "echo run >> ci.log")
+    repository = made.session.task.repository
+    assert repository is not None
     RepositoryRemote.objects.create(
-        repository_id=made.session.task.repository_id,
+        repository=repository,
         address=GitHttpServer(place).address(hosted.name).text,
         username=USERNAME,
         token=TOKEN,

@@ -327,6 +327,6 @@ def test_input_is_folded_only_if_the_card_shows_all_of_it(
     tool_call: dict[str, object], is_open: bool, world: World, ada: Client
 ) -> None:
     session = world.running_session()
-    ingest_lines(session, asks(**tool_call))
+    ingest_lines(session, asks("p1", **tool_call))
     html = ada.get(path_of(session)).text.split('id="permissions"')[1].split("</section>")[0]
     assert re.findall(r'<details class="raw"[^>]*?( open)?>', html) == [" open" if is_open else ""]
