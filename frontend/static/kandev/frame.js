@@ -23,8 +23,9 @@ document.addEventListener("submit", (event) => {
 
 // On a phone the navigation is wider than the screen: scroll the current entry into view.
 for (const here of document.querySelectorAll(".top nav [aria-current], .sections [aria-current]")) {
-  const row = here.closest(".sections ul, .top nav");
-  row.scrollLeft = here.offsetLeft - row.offsetLeft - (row.clientWidth - here.clientWidth) / 2;
+  const row = here.closest(".sections, .top nav");
+  const distance = here.getBoundingClientRect().left - row.getBoundingClientRect().left;
+  row.scrollLeft += distance - (row.clientWidth - here.clientWidth) / 2;
 }
 
 function closeMenus(but = null) {

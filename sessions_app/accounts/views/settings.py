@@ -1,5 +1,8 @@
 """Shared parts of the settings pages: navigation, the URLs of login links, and the theme and time zone.
 
+A topic adds its settings page to ``SECTIONS``, extends the template ``accounts/settings.html``, and renders it with
+``render_settings``.
+
 Theme and time zone are kept in cookies, so that a page is rendered correctly before any script runs. The user's choice
 is stored in ``models.Preferences`` and copied to the cookies of each browser at login.
 """
@@ -7,6 +10,8 @@ is stored in ``models.Preferences`` and copied to the cookies of each browser at
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import StrEnum
+from itertools import groupby
 from typing import Any, Final
 
 from django.conf import settings
@@ -25,23 +30,33 @@ TIME_ZONE_COOKIE: Final = "kandev_zone"
 _COOKIE_MAX_AGE: Final = 365 * 86_400
 
 
+class SettingsGroup(StrEnum):
+    """Whom settings concern; the value is the heading in the navigation."""
+
+    USER = "You"
+    WORK = "Work"
+    TEAMS = "Teams and people"
+
+
 @dataclass(frozen=True, slots=True)
 class SettingsSection:
     """A settings page in the navigation; ``name`` is the name of its URL."""
 
     name: str
     title: str
+    group: SettingsGroup
     for_staff: bool = False
 
 
 SECTIONS: Final = (
-    SettingsSection("settings-profile", "Profile"),
-    SettingsSection("settings-password", "Password and logins"),
-    SettingsSection("settings-notifications", "Notifications"),
-    SettingsSection("settings-tokens", "API tokens"),
-    SettingsSection("settings-teams", "Teams"),
-    SettingsSection("settings-people", "People", for_staff=True),
+    SettingsSection("settings-profile", "Profile", SettingsGroup.USER),
+    SettingsSection("settings-password", "Password and logins", SettingsGroup.USER),
+    SettingsSection("settings-notifications", "Notifications", SettingsGroup.USER),
+    SettingsSection("settings-tokens", "API tokens", SettingsGroup.USER),
+    SettingsSection("settings-teams", "Teams", SettingsGroup.TEAMS),
+    SettingsSection("settings-people", "People", SettingsGroup.TEAMS, for_staff=True),
 )
+"""The sections of each group are next to each other, in the order of the navigation."""
 
 
 def render_settings(
@@ -49,12 +64,12 @@ def render_settings(
 ) -> HttpResponse:
     """Render a settings page with the navigation to the others."""
     staff = getattr(request.user, "is_staff", False)
-    shown = [
-        {"title": one.title, "url": reverse(one.name), "here": one.name == section}
-        for one in SECTIONS
-        if staff or not one.for_staff
+    shown = [one for one in SECTIONS if staff or not one.for_staff]
+    groups = [
+        (group, [{"title": one.title, "url": reverse(one.name), "here": one.name == section} for one in members])
+        for group, members in groupby(shown, lambda one: one.group)
     ]
-    return render(request, template, {"sections": shown, **context}, status=status)
+    return render(request, template, {"section_groups": groups, **context}, status=status)
 
 
 def login_link_url(request: HttpRequest, secret: str) -> str:
