@@ -40,6 +40,15 @@ def sees(page: Page, words: str) -> None:
     eventually(lambda: words in screen(page), timeout=60, describe=f"the terminal shows {words!r}")
 
 
+def clicked(page: Page, words: str, right: int) -> None:
+    """Click `right` pixels after the beginning of `words`, once a row that is drawn anew has a place again."""
+    found = page.locator(".xterm-rows").get_by_text(words).first
+    box = eventually(found.bounding_box, timeout=60, describe=f"{words!r} has a place on the screen")
+    across, down = box["x"] + right, box["y"] + box["height"] / 2
+    page.mouse.move(across, down, steps=3)
+    page.mouse.click(across, down)
+
+
 def test_shell_survives_a_killed_server(place: Place) -> None:
     session = place.start("remember one", "Shells")
     session.wait_for("WAITING_FOR_INPUT")
@@ -122,10 +131,7 @@ def test_link_in_the_terminal_opens_only_after_its_address_is_confirmed(place: P
         link = "\\033]8;;https://evil.example/path\\033\\\\https://bank.example\\033]8;;\\033\\\\"
         typed(page, f"printf '\\033]0;own\\007\\033]52;c;ZXZpbA==\\007{link} end-'; echo $((40+2))")
         sees(page, "end-42")
-        box = page.get_by_text("https://bank.example end-42").first.bounding_box()
-        assert box is not None
-        page.mouse.move(box["x"] + 40, box["y"] + box["height"] / 2, steps=3)
-        page.mouse.click(box["x"] + 40, box["y"] + box["height"] / 2)
+        clicked(page, "https://bank.example end-42", right=40)
         eventually(lambda: reported(page, lines), describe="the address is shown")
         assert "https://evil.example/path" in lines[0]
         assert len(visit.context.pages) == 1, "nothing was opened"
@@ -178,12 +184,9 @@ def test_terminal_keeps_few_combining_characters_and_links(place: Place) -> None
         sees(page, "end-42")
         assert screen(page).count("\u0301") <= 16
         link = "\\033]8;;https://evil.example/%s\\007%s\\033]8;;\\007"
-        typed(page, f"clear; printf '{link}' $(seq 3000); echo; printf '{link}' a last-link; echo")
-        sees(page, "last-link")
-        box = page.get_by_text("last-link").first.bounding_box()
-        assert box is not None
-        page.mouse.move(box["x"] + 20, box["y"] + box["height"] / 2, steps=3)
-        page.mouse.click(box["x"] + 20, box["y"] + box["height"] / 2)
+        typed(page, f"clear; printf '{link}' $(seq 3000); echo; printf '{link}' a last-$((40+2)); echo")
+        sees(page, "last-42")
+        clicked(page, "last-42", right=20)
         typed(page, "clear; echo after-$((40+2))")
         sees(page, "after-42")
         assert lines == [], "beyond the limit nothing becomes a link"
