@@ -44,6 +44,7 @@ def clicked(page: Page, words: str, right: int) -> None:
     """Click `right` pixels after the beginning of `words`, once a row that is drawn anew has a place again."""
     found = page.locator(".xterm-rows").get_by_text(words).first
     box = eventually(found.bounding_box, timeout=60, describe=f"{words!r} has a place on the screen")
+    assert box is not None
     across, down = box["x"] + right, box["y"] + box["height"] / 2
     page.mouse.move(across, down, steps=3)
     page.mouse.click(across, down)
