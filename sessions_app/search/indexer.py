@@ -37,6 +37,7 @@ from sessions_app.search.models import (
     write_tasks,
 )
 from sessions_app.search.rules.documents import MESSAGE_KINDS, READ_LIMIT, RULES_VERSION, DocumentKind
+from sessions_app.search.rules.tool_texts import COMMAND_LIMIT, tool_text
 
 log = logging.getLogger(__name__)
 
@@ -48,8 +49,8 @@ CHARACTERS_PER_PASS: Final = 256 * 1024
 FORGOTTEN_PER_PASS: Final = 500
 RETRY_AFTER: Final = 60.0
 """Seconds until a session is read again whose texts could not be searched for secrets."""
-COMMAND_LIMIT: Final = 4_000
-"""Characters of a command that are read."""
+COMMAND_FIELDS: Final = ("command", "cmd")
+"""Where the input of a tool call may have a command, as ``rendering.operations.tool_calls.command_of`` reads it."""
 LIMITS: Final = Limits(cpu_seconds=10.0, seconds=30.0, memory=512 << 20)
 """For all texts of a team that one pass searches for secrets."""
 TEXT_CPU_SECONDS: Final = 0.5
@@ -217,7 +218,8 @@ def _messages_after(session: TaskSession, seq: int) -> QuerySet[Message]:
     A text that still grows is indexed when it is complete: its end is a change, too.
     """
     payload_title = KeyTextTransform("title", "payload")
-    command = KeyTextTransform("command", KeyTransform("raw_input", "payload"))
+    raw_input = KeyTransform("raw_input", "payload")
+    command = Coalesce(*(KeyTextTransform(name, raw_input) for name in COMMAND_FIELDS))
     rows = session.messages.filter(updated_seq__gt=seq, role__in=MESSAGE_KINDS)
     finished = rows.filter(Q(complete=True) | Q(role=DocumentKind.TOOL))
     return (
@@ -225,7 +227,9 @@ def _messages_after(session: TaskSession, seq: int) -> QuerySet[Message]:
         .defer("payload")
         .annotate(
             title=Substr(Cast(payload_title, TextField()), 1, COMMAND_LIMIT),
+            kind=Substr(Cast(KeyTextTransform("tool_kind", "payload"), TextField()), 1, COMMAND_LIMIT),
             command=Substr(Cast(command, TextField()), 1, COMMAND_LIMIT),
+            input=Substr(Cast(KeyTextTransform("raw_input", "payload"), TextField()), 1, COMMAND_LIMIT),
         )
     )
 
@@ -233,10 +237,7 @@ def _messages_after(session: TaskSession, seq: int) -> QuerySet[Message]:
 def _text_of(message: Any, beginning: str) -> str:
     if message.role != DocumentKind.TOOL:
         return beginning
-    title, command = message.title or "", message.command or ""
-    if command in title:
-        return str(title)
-    return f"{title}\n{command}"
+    return tool_text(message.title or "", message.kind or "", message.command or "", message.input or "")
 
 
 def _authors_of(session: TaskSession, messages: Sequence[Message]) -> dict[str, int | None]:

@@ -31,11 +31,18 @@ def test_conversation_and_task_are_found(world: World) -> None:
     say(world.session, "user", "Paint the fence green")
     say(world.session, "agent", "The fence is painted\nin green")
     say(world.session, "tool", "", payload={"title": "Run tests", "raw_input": {"command": "make green"}})
+    say(
+        world.session,
+        "tool",
+        "",
+        payload={"title": "Build", "raw_input": {"cmd": ["sh", "-c", "make all | tee green"]}},
+    )
     say(world.session, "thought", "green thoughts")
     say(world.session, "tool", "", payload={"title": 5, "raw_input": "green", "raw_output": "green"})
     index_all()
     assert found(world.member, "green") == [
-        "Run tests make green",
+        "Build $ make all | tee green",
+        "Run tests $ make green",
         "The fence is painted in green",
         "Paint the fence green",
     ]

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from sessions_app.search.rules import words
 from sessions_app.search.rules.queries import MOST_TERMS, fts5_query, parse_query, tsquery
-from sessions_app.search.rules.snippets import CUT, SNIPPET_LENGTH, Piece, snippet
+from sessions_app.search.rules.snippets import CUT, SNIPPET_LENGTH, WORDS_COMPARED, Piece, snippet
 from sessions_app.search.rules.words import folded_text
 
 
@@ -54,6 +55,10 @@ def test_words_are_compared_without_case_and_accents() -> None:
         ("one two one", "one", [("one", True), (" two ", False), ("one", True)]),
         ("aa ab", '"aa" ab', [("aa", True), (" ", False), ("ab", True)]),
         ("nothing of it", "else", [("nothing of it", False)]),
+        ("a wired red wire", "wire", [("a ", False), ("wired", True), (" red ", False), ("wire", True)]),
+        ("rewire it", "wire", [("rewire it", False)]),
+        ("Der Fuß ist FUSS", "fuss", [("Der Fuß ist ", False), ("FUSS", True)]),
+        ("the big big dog", '"big dog" big', [("the ", False), ("big", True), (" ", False), ("big dog", True)]),
     ],
 )
 def test_snippet_marks_what_matches(text: str, typed: str, expected: list[tuple[str, bool]]) -> None:
@@ -66,6 +71,28 @@ def test_snippet_of_a_long_text_is_around_the_match() -> None:
     assert (pieces[0].text, pieces[-1].text) == (CUT, CUT)
     assert [piece.text for piece in pieces if piece.marked] == ["needle"]
     assert sum(len(piece.text) for piece in pieces) <= SNIPPET_LENGTH + 2
+
+
+HOSTILE = ("a ", "\N{LATIN SMALL LETTER E WITH ACUTE} ", "\N{ARABIC LIGATURE SALLALLAHOU ALAYHE WASALLAM} ", "zz'")
+
+
+@pytest.mark.parametrize("unit", HOSTILE)
+@pytest.mark.parametrize("typed", ["zebra", "a " * 12, '"' + "a " * 90 + 'b"', '"zz b"'])
+def test_snippet_compares_a_limited_number_of_words(unit: str, typed: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    compared: list[str] = []
+
+    def fold(word: str) -> str:
+        compared.append(word)
+        return word
+
+    monkeypatch.setattr(words, "fold", fold)
+    snippet(unit * 8_000, parse_query(typed))
+    assert len(compared) <= WORDS_COMPARED + MOST_TERMS * 100
+
+
+def test_match_far_behind_the_beginning_is_marked() -> None:
+    pieces = snippet("so " * 5_000 + "needle", parse_query("Needle"))
+    assert [piece.text for piece in pieces if piece.marked] == ["needle"]
 
 
 def test_snippet_of_a_text_without_spaces_is_bounded() -> None:

@@ -16,8 +16,8 @@ READ_LIMIT: Final = TEXT_LIMIT + CONTEXT
 """Characters of a text that are read: what follows the limit shows whether a secret begins before it."""
 MAX_DOCUMENTS: Final = 20_000
 """Documents of one session; the oldest ones are removed from the index."""
-RULES_VERSION: Final = 1
-"""Raise this when ``document_text`` returns something else for the same text: every session is indexed again."""
+RULES_VERSION: Final = 2
+"""Raise this when a text is indexed in another way than before: every session is indexed again."""
 _CONTROL: Final = re.compile(r"[\x00-\x1f\x7f]+")
 
 

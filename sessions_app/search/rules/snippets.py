@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import Final
 
 from sessions_app.search.rules.queries import SearchQuery, Term
-from sessions_app.search.rules.words import Word, words_of
+from sessions_app.search.rules.words import words_of
 
 SNIPPET_LENGTH: Final = 260
 """Characters of a snippet."""
 BEFORE_MATCH: Final = 70
 """Characters of it before the first marked word."""
+WORDS_COMPARED: Final = 2_500
+"""Words of a text that are compared: as many as usual texts have; hostile ones have thousands of single letters."""
 CUT: Final = "…"
 
 
@@ -27,10 +31,10 @@ class Piece:
 def snippet(text: str, query: SearchQuery) -> list[Piece]:
     """Return the pieces of a snippet around the first words that match; its beginning if none does.
 
-    The database has found the text. It may compare a few rare characters in another way, and then nothing is marked.
+    The database has found the text. It may compare a few rare characters in another way, or a hostile text has the
+    match behind ``WORDS_COMPARED`` words, and then nothing is marked.
     """
-    words = list(words_of(text))
-    spans = _merged(sorted(_matches(words, query)))
+    spans = _merged(sorted(_matches(text, query)))
     begin = 0
     if spans:
         begin = _word_begin(text, max(0, spans[0][0] - BEFORE_MATCH))
@@ -48,24 +52,49 @@ def snippet(text: str, query: SearchQuery) -> list[Piece]:
     return [piece for piece in pieces if piece.text]
 
 
-def _matches(words: Sequence[Word], query: SearchQuery) -> Iterator[tuple[int, int]]:
-    """Yield where each term is in a text."""
+def _matches(text: str, query: SearchQuery) -> Iterator[tuple[int, int]]:
+    """Yield where terms are in a text: from the first that is found, as far as a snippet reaches."""
+    begins: list[int] = []
+    folded: list[str] = []
+    ends_with = _terms_by_last_word(query)
+    stops_at = len(text)
+    for word in islice(words_of(text, _first_look(text, query)), WORDS_COMPARED):
+        if word.begin >= stops_at:
+            break
+        begins.append(word.begin)
+        folded.append(word.folded)
+        terms = ends_with.get(word.folded, ())
+        for term in (*terms, *_begun_terms(query, word.folded)):
+            length = len(term.words)
+            if folded[-length:-1] != list(term.words[:-1]):
+                continue
+            begin = begins[-length]
+            stops_at = min(stops_at, begin + SNIPPET_LENGTH)
+            yield begin, word.end
+
+
+def _first_look(text: str, query: SearchQuery) -> int:
+    """Return where a term first begins as it was typed; 0 if that is nowhere, and it is only written in another way."""
+    begins = "|".join(re.escape(term.written[0]) for term in query.terms)
+    found = re.search(rf"(?<![^\W_])(?:{begins})", text, re.IGNORECASE)
+    return found.start() if found else 0
+
+
+def _terms_by_last_word(query: SearchQuery) -> dict[str, list[Term]]:
+    """Return the terms of whole words by their last one, so that a word is compared with none of the others."""
+    terms: dict[str, list[Term]] = {}
     for term in query.terms:
-        for first in range(len(words) - len(term.words) + 1):
-            if _is_at(words, first, term):
-                yield words[first].begin, words[first + len(term.words) - 1].end
+        if not term.is_beginning:
+            terms.setdefault(term.words[-1], []).append(term)
+    return terms
 
 
-def _is_at(words: Sequence[Word], first: int, term: Term) -> bool:
-    last = len(term.words) - 1
-    for number, wanted in enumerate(term.words):
-        found = words[first + number].folded
-        if term.is_beginning and number == last:
-            if not found.startswith(wanted):
-                return False
-        elif found != wanted:
-            return False
-    return True
+def _begun_terms(query: SearchQuery, folded: str) -> Sequence[Term]:
+    """Return the term whose last word may go on, if this word does."""
+    last = query.terms[-1:]
+    if last and last[0].is_beginning and folded.startswith(last[0].words[-1]):
+        return last
+    return ()
 
 
 def _merged(spans: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:

@@ -23,9 +23,9 @@ class Word:
     """As it is compared."""
 
 
-def words_of(text: str) -> Iterator[Word]:
-    """Yield the words of a text in order; the time is proportional to its length."""
-    for found in _WORD.finditer(text):
+def words_of(text: str, begin: int = 0) -> Iterator[Word]:
+    """Yield the words of a text in order, from ``begin``; the time is proportional to its length."""
+    for found in _WORD.finditer(text, begin):
         folded = fold(found.group())
         if folded:
             yield Word(found.start(), found.end(), folded)
