@@ -38,6 +38,27 @@ if (filters) {
   if (query() !== location.search) look(); // chosen before this script ran, or kept by the browser over a reload
 }
 
+// --- more tasks of a column ---
+
+place.addEventListener("click", (event) => {
+  const link = event.target.closest(".show-more");
+  if (!link || !filters || event.ctrlKey || event.metaKey || event.shiftKey) return;
+  event.preventDefault();
+  const column = link.closest(".column");
+  const shown = new Set([...column.querySelectorAll(".task")].map((card) => card.dataset.key));
+  filters.elements[link.dataset.state].value = link.dataset.limit;
+  look();
+  // The first task that was not there before gets the focus, because the link may be gone.
+  const focusNew = () => {
+    const cards = [...document.getElementById(column.getAttribute("aria-labelledby")).parentElement.querySelectorAll(".task")];
+    const added = cards.find((card) => !shown.has(card.dataset.key));
+    if (!added) return;
+    place.removeEventListener("kandev:shown", focusNew);
+    added.querySelector(".title").focus({ preventScroll: true });
+  };
+  place.addEventListener("kandev:shown", focusNew);
+});
+
 // --- selection ---
 
 const MOST_NAMED = 3; // commands that a stop would end

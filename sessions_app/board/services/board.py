@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 
-from django.contrib.auth.models import User
+from django.contrib.auth.models import Group, User
 from django.db.models import Count, Exists, OuterRef, Prefetch, Q, QuerySet, Subquery, Window
 from django.db.models.functions import RowNumber
 
@@ -34,6 +34,7 @@ from sessions_app.models import (
     Intent,
     IntentKind,
     Prompt,
+    Repository,
     Supervisor,
     Suspension,
     Task,
@@ -48,8 +49,10 @@ from sessions_app.starts.rules.restart_rules import WaitReason
 from sessions_app.waits.rules.wait_keys import WaitKind
 from sessions_app.workflows.models import WorkflowRun
 
-TASKS_PER_COLUMN: Final = 50
-"""Maximum number of tasks of one state on the board; the rest are only counted."""
+TASKS_PER_COLUMN: Final = 25
+"""Tasks of one state that the board shows at first, and that *Show more* adds; the rest are only counted."""
+MAX_TASKS_PER_COLUMN: Final = 500
+"""Maximum number of tasks of one state on the board."""
 SESSIONS_PER_TASK: Final = 20
 """Maximum number of sessions of one task on the board; the rest are only counted."""
 PERMANENT_COLUMNS: Final = (TaskState.TODO, TaskState.IN_PROGRESS, TaskState.REVIEW, TaskState.DONE)
@@ -76,6 +79,12 @@ class BoardFilter:
     """At least this urgent."""
     archived: bool = False
     """Only archived tasks, which are left out otherwise."""
+    limits: Mapping[TaskState, int] = field(default_factory=dict)
+    """How many tasks of a state are shown, if not ``TASKS_PER_COLUMN``."""
+
+    def limit(self, state: TaskState) -> int:
+        """Return how many tasks of a state are shown at most."""
+        return self.limits.get(state, TASKS_PER_COLUMN)
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +145,7 @@ def board_columns(user: User, criteria: BoardFilter = BoardFilter()) -> list[Boa
     tasks = filter_tasks(user, criteria)
     counts: dict[str, int] = dict(tasks.order_by().values_list("state").annotate(Count("id")))
     shown = [state for state in TaskState if _is_shown(state, criteria, counts)]
-    found = _newest_of_each(tasks, {state: counts.get(state, 0) for state in shown})
+    found = _newest_of_each(tasks, {state: min(counts.get(state, 0), criteria.limit(state)) for state in shown})
     sessions = _newest_sessions([task for tasks_ in found.values() for task in tasks_], user)
     return [
         BoardColumn(state, counts.get(state, 0), [sessions.of_task(task) for task in tasks_])
@@ -144,18 +153,18 @@ def board_columns(user: User, criteria: BoardFilter = BoardFilter()) -> list[Boa
     ]
 
 
-def _newest_of_each(tasks: QuerySet[Task], counts: Mapping[TaskState, int]) -> dict[TaskState, list[Task]]:
-    """Return the newest tasks of each state in ``counts``, at most ``TASKS_PER_COLUMN``.
+def _newest_of_each(tasks: QuerySet[Task], limits: Mapping[TaskState, int]) -> dict[TaskState, list[Task]]:
+    """Return the newest tasks of each state in ``limits``, at most as many as it says.
 
     Their ids first, which the database reads from an index in this order: with the joins of the second query, it would
     sort all tasks of the state.
     """
     ids: list[uuid.UUID] = []
-    for state, count in counts.items():
-        if count:
+    for state, limit in limits.items():
+        if limit:
             newest = tasks.filter(state=state).order_by("-created_at", "id")
-            ids += newest.values_list("id", flat=True)[:TASKS_PER_COLUMN]
-    found: dict[TaskState, list[Task]] = {state: [] for state in counts}
+            ids += newest.values_list("id", flat=True)[:limit]
+    found: dict[TaskState, list[Task]] = {state: [] for state in limits}
     for task in with_plans(_with_run(Task.objects.filter(id__in=ids))).order_by("-created_at", "id"):
         # A task that has moved since its id was read is shown where it is now, if that is shown.
         found.get(TaskState(task.state), []).append(task)
@@ -168,14 +177,22 @@ def _is_shown(state: TaskState, criteria: BoardFilter, counts: Mapping[str, int]
     return state in PERMANENT_COLUMNS or bool(counts.get(state))
 
 
+_TASK_COLUMNS: Final = ("title", "state", "team_id", "repository_id", "created_by_id", "created_at", "archived_at")
+"""What cards show of a task, or derive from."""
+
+
 def _with_run(tasks: QuerySet[Task]) -> QuerySet[Task]:
     """Add, as ``run_id``, the workflow run that the task was created for.
 
     Teams, repositories and creators are prefetched: many tasks share a few of them. A description can have a megabyte.
     """
     run = Subquery(WorkflowRun.objects.filter(task=OuterRef("pk")).values("id")[:1])
-    creators = Prefetch("created_by", User.objects.only("username"))
-    return tasks.prefetch_related("repository", "team", creators).defer("description").annotate(run_id=run)
+    parents = (
+        Prefetch("repository", Repository.objects.only("name")),
+        Prefetch("team", Group.objects.only("name")),
+        Prefetch("created_by", User.objects.only("username")),
+    )
+    return tasks.prefetch_related(*parents).only(*_TASK_COLUMNS).annotate(run_id=run)
 
 
 @dataclass(frozen=True, slots=True)

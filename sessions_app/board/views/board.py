@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
-from functools import cached_property
+from dataclasses import dataclass, replace
+from datetime import datetime
 from typing import Any, Final
 from urllib.parse import urlencode
 
@@ -24,7 +24,14 @@ from sessions_app.accounts.team_scope import teams_of
 from sessions_app.agents.services.profiles import visible_profiles
 from sessions_app.board.forms import TaskCreateForm
 from sessions_app.board.services import board as board_service
-from sessions_app.board.services.board import BoardColumn, BoardFilter, BoardTask
+from sessions_app.board.services.board import (
+    MAX_TASKS_PER_COLUMN,
+    TASKS_PER_COLUMN,
+    BoardColumn,
+    BoardFilter,
+    BoardTask,
+    SessionRow,
+)
 from sessions_app.board.services.tasks import create_session, create_task
 from sessions_app.kernel.rules.parsers import parse_number, parse_uuid
 from sessions_app.kernel.rules.states import TaskState
@@ -48,7 +55,7 @@ _COOKIE_MAX_AGE: Final = 365 * 24 * 3600
 def parse_filter(values: Mapping[str, str]) -> BoardFilter:
     """Return the filter in a query string: ``q``, ``team``, ``agent``, ``state``, ``mine``, ``needs``, ``archived``.
 
-    Values that are not valid are ignored.
+    So is the number of tasks to show of a state (``limits``). Values that are not valid are ignored.
     """
     state = values.get("state", "")
     if state not in list(TaskState):
@@ -64,7 +71,18 @@ def parse_filter(values: Mapping[str, str]) -> BoardFilter:
         mine=bool(values.get("mine")),
         needs=bool(values.get("needs")),
         archived=bool(values.get("archived")),
+        limits=_parse_limits(values),
     )
+
+
+def _parse_limits(values: Mapping[str, str]) -> dict[TaskState, int]:
+    """Return how many tasks of a state to show: ``?REVIEW=50`` is what *Show more* requests."""
+    limits = {}
+    for state in TaskState:
+        limit = parse_number(values.get(state.value, ""), 4)
+        if limit is not None and limit > TASKS_PER_COLUMN:
+            limits[state] = min(limit, MAX_TASKS_PER_COLUMN)
+    return limits
 
 
 def filter_query(criteria: BoardFilter) -> str:
@@ -81,7 +99,13 @@ def filter_query(criteria: BoardFilter) -> str:
         "needs": criteria.needs and "1",
         "archived": criteria.archived and "1",
     }
+    values |= {state.value: criteria.limits.get(state) for state in TaskState}
     return urlencode({name: value for name, value in values.items() if value})
+
+
+def is_filtered(criteria: BoardFilter) -> bool:
+    """Return whether the filter leaves any task out."""
+    return replace(criteria, limits={}) != BoardFilter()
 
 
 def filter_context(user: User, criteria: BoardFilter) -> dict[str, Any]:
@@ -94,6 +118,7 @@ def filter_context(user: User, criteria: BoardFilter) -> dict[str, Any]:
         "priorities": [(priority.word, priority.word.capitalize()) for priority in reversed(Priority) if priority],
         "labels": labels_of_teams(teams_of(user)),
         "states": [(state.value, TASK_STATE_LABELS[state].text) for state in TaskState],
+        "limits": [(state.value, criteria.limits.get(state, "")) for state in TaskState],
     }
 
 
@@ -115,7 +140,7 @@ def show_board(request: UserHttpRequest) -> HttpResponse:
         "reads_only": reads_only,
         "lacking": _missing_prerequisites(form),
     }
-    if not filter_query(criteria) and FIRST_STEPS_COOKIE not in request.COOKIES:
+    if not is_filtered(criteria) and FIRST_STEPS_COOKIE not in request.COOKIES:
         context["steps"] = load_first_steps(request.user)
     context |= filter_context(request.user, criteria)
     context |= columns_context(request.user, criteria)
@@ -171,55 +196,73 @@ def columns_context(user: User, criteria: BoardFilter = BoardFilter()) -> dict[s
     restart = load_last_restart(user)
     total = sum(column.count for column in columns)
     context = {
-        "columns": [ColumnCard(column, [TaskCard(task, writable) for task in column.tasks]) for column in columns],
+        "columns": [
+            ColumnCard(column, [task_card(task, writable) for task in column.tasks], criteria) for column in columns
+        ],
         "total": total,
         "has_archived": not total and Task.objects.visible_to(user).exclude(archived_at=None).exists(),
-        "filtered": bool(filter_query(criteria)),
+        "filtered": is_filtered(criteria),
     }
     if restart is not None:
         context["last_restart"] = RestartCard(restart)
     return context
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class TaskCard:
-    """A task on the board."""
+    """A task on the board, with its texts as the card shows them."""
 
-    board_task: BoardTask
-    writable: Collection[int]
-    """The teams in which the user may write."""
-
-    @property
-    def task(self) -> Task:
-        """The task."""
-        return self.board_task.task
-
-    @cached_property
-    def sessions(self) -> list[dict[str, Any]]:
-        """Its newest sessions."""
-        return [session_chips(row) for row in self.board_task.sessions]
-
-    @property
-    def more(self) -> int:
-        """How many older sessions it has."""
-        return self.board_task.session_count - len(self.board_task.sessions)
-
-    @property
-    def may_choose(self) -> bool:
-        """Whether the user may select its sessions."""
-        return self.task.team_id in self.writable
+    id: uuid.UUID
+    title: str
+    path: str
+    """The address of the task's page."""
+    about: str
+    """Repository and team."""
+    run_id: uuid.UUID | None
+    """The workflow run that the task was created for."""
+    owner: str
+    """Who created it."""
+    created_at: datetime
+    plan: Plan
+    sessions: Sequence[Mapping[str, Any]]
+    """Its newest sessions."""
+    more: int
+    """How many older sessions it has."""
+    may_choose: bool
+    """Whether the user may select its sessions."""
+    may_start: bool
+    """Whether the card offers to start the task's first session."""
 
     @property
-    def plan(self) -> Plan:
-        """Who does it, how urgent it is, and its labels."""
-        return plan_of(self.task)
+    def is_planned(self) -> bool:
+        """Whether somebody has planned the task."""
+        return bool(self.plan.priority or self.plan.labels or self.plan.assignee)
 
-    @property
-    def may_start(self) -> bool:
-        """Whether the card offers to start the task's first session."""
-        if self.board_task.sessions or self.task.repository_id is None or self.task.is_over:
-            return False
-        return self.may_choose
+
+def task_card(found: BoardTask, writable: Collection[int]) -> TaskCard:
+    """Return the card of a task; ``writable`` are the teams in which the user may write."""
+    task = found.task
+    path, may_write = f"/tasks/{task.id}/", task.team_id in writable
+    return TaskCard(
+        id=task.id,
+        title=task.title,
+        path=path,
+        about=f"{task.repository.name if task.repository else 'no repository'} · {task.team.name}",
+        run_id=getattr(task, "run_id", None),
+        owner=task.created_by.username if task.created_by else "",
+        created_at=task.created_at,
+        plan=plan_of(task),
+        sessions=[_session_line(row, path) for row in found.sessions],
+        more=found.session_count - len(found.sessions),
+        may_choose=may_write,
+        may_start=may_write and not found.sessions and task.repository_id is not None and not task.is_over,
+    )
+
+
+def _session_line(row: SessionRow, task_path: str) -> dict[str, Any]:
+    session = row.session
+    path = f"{task_path}sessions/{session.id}/"
+    return {**session_chips(row), "id": session.id, "name": session.agent_profile.name, "path": path}
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,6 +271,7 @@ class ColumnCard:
 
     column: BoardColumn
     cards: Sequence[TaskCard]
+    criteria: BoardFilter
 
     @property
     def state(self) -> str:
@@ -243,6 +287,20 @@ class ColumnCard:
     def count(self) -> int:
         """How many tasks there are; the newest have cards."""
         return self.column.count
+
+    @property
+    def next_limit(self) -> int:
+        """How many tasks to show next; 0 if all are shown, or as many as can be."""
+        limit = min(len(self.cards) + TASKS_PER_COLUMN, MAX_TASKS_PER_COLUMN)
+        if len(self.cards) < min(self.count, limit):
+            return limit
+        return 0
+
+    @property
+    def query_for_more(self) -> str:
+        """The query string of the board with that many tasks."""
+        limits = {**self.criteria.limits, self.column.state: self.next_limit}
+        return filter_query(replace(self.criteria, limits=limits))
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, Final
+
+from django.utils.html import format_html, format_html_join
+from django.utils.safestring import SafeString
 
 from executors_app.models import ExecutorRunning
 from executors_app.wire.executions import ExecutorStatus
@@ -47,6 +51,12 @@ def attention_label(session: TaskSession) -> Label:
     return next(needs, LABELS[Code.UNREACHABLE] if session.error_code == UNREACHABLE else state_label(session.state))
 
 
+@lru_cache(maxsize=256)
+def pill_of(label: Label) -> SafeString:
+    """Return a label as HTML; a board has hundreds of them, of a few kinds."""
+    return format_html('<span class="pill {}">{}</span>', label.tone, label.text)
+
+
 def session_chips(row: SessionRow) -> dict[str, Any]:
     """Return a session with its chips: situation, interruption, finished work, and what a person has to do."""
     session = row.session
@@ -56,7 +66,7 @@ def session_chips(row: SessionRow) -> dict[str, Any]:
     chips = list(dict.fromkeys([status_label(row.facts), *_status_chips(row), *needs]))
     return {
         "session": session,
-        "chips": chips,
+        "chips": format_html_join(" ", "{}", ((pill_of(label),) for label in chips)),
         "processes": row.facts.background_process_count,
         "commands": "\n".join(process_commands(session, is_running=row.facts.agent_running)),
         "needy": bool(needs)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import html
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -13,7 +15,9 @@ from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
 from executors_app.models import AgentProfile, Executor
+from sessions_app.board.services import board
 from sessions_app.board.services.tasks import create_session
+from sessions_app.board.views import board as views
 from sessions_app.models import Supervisor, Task, TaskSession
 from tests.pages.world import World, asks, first_prompt, ingest_lines, make_sweep, path_of
 
@@ -177,7 +181,32 @@ def test_board_query_count_is_constant_up_to_500_tasks(ada: Client, world: World
         TaskSession(task=task, agent_profile=world.profile, executor=world.executor) for task in made for _ in range(2)
     )
     assert [ask_count(ada, path) for path in ("/", "/?needs=1&q=a&mine=1", "/live/")] == few
-    assert "Showing the newest 50 of" in ada.get("/").text
+    assert [ask_count(ada, path) for path in ("/?TODO=50", "/live/?TODO=500")] == [few[0], few[2]]
+
+
+def test_column_shows_its_newest_tasks_and_offers_more(
+    ada: Client, world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(views, "TASKS_PER_COLUMN", 2)
+    monkeypatch.setattr(board, "TASKS_PER_COLUMN", 2)
+    monkeypatch.setattr(views, "MAX_TASKS_PER_COLUMN", 5)
+    Task.objects.bulk_create(Task(title=f"Task {n}", team=world.team) for n in range(6))
+    Task.objects.bulk_create(Task(title=f"Looked at {n}", team=world.team, state="REVIEW") for n in range(3))
+    seen = []
+    for path in ("/?q=a", "/?q=a&TODO=4", "/?q=a&TODO=4&REVIEW=4", "/?TODO=99", "/?TODO=1", "/?TODO=x"):
+        page = ada.get(path).text
+        links = re.findall(r'class="show-more" href="([^"]+)"', page)
+        seen.append((page.count('class="card task"'), [html.unescape(link) for link in links]))
+    assert seen == [
+        (4, ["/?q=a&TODO=4", "/?q=a&REVIEW=4"]),
+        (6, ["/?q=a&TODO=5", "/?q=a&TODO=4&REVIEW=4"]),
+        (7, ["/?q=a&TODO=5&REVIEW=4"]),
+        (7, ["/?TODO=5&REVIEW=4"]),
+        (4, ["/?TODO=4", "/?REVIEW=4"]),
+        (4, ["/?TODO=4", "/?REVIEW=4"]),
+    ]
+    assert "Showing the newest 5 of 6 tasks." in ada.get("/?TODO=5").text
+    assert ada.get("/live/?TODO=4").text.count("card task") == 6
 
 
 def test_restart_summary_shows_sweep_results_and_sessions_needing_attention(
