@@ -15,6 +15,7 @@ urlpatterns = [
     path("sessions/bulk/", board.act_on_many_sessions, name="bulk"),
     path("tasks/<uuid:task_id>/", tasks.show_task, name="task"),
     path("tasks/<uuid:task_id>/edit/", tasks.edit_task, name="task-edit"),
+    path("tasks/<uuid:task_id>/delete/", tasks.delete_task, name="task-delete"),
     path("tasks/<uuid:task_id>/live/", tasks.task_updates, name="task-live"),
     path("tasks/<uuid:task_id>/<str:action>/", tasks.act_on_task, name="task-change"),
 ]

@@ -52,6 +52,7 @@ PLACES: dict[str, Callable[[TaskSession], str]] = {
     "a sweep under way": lambda session: create_unfinished_request(),
     "executors": lambda session: "/executors/",
     "the texts of a task": lambda session: f"/tasks/{session.task_id}/edit/",
+    "the deletion of a task": lambda session: f"/tasks/{session.task_id}/delete/",
     "the plan of a task": lambda session: f"/tasks/{session.task_id}/plan/",
     "agents": lambda session: "/agents/",
     "help": lambda session: "/help/",

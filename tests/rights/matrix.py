@@ -359,6 +359,7 @@ PAGES: Final[Mapping[str, Methods]] = {
         "get": Row((LOGIN, 404, 302, 200, 404)),
         "post": page_writes(409, title="Another", version="an older one"),
     },
+    _PAGE + "delete/": {"get": Row((LOGIN, 404, 302, 200, 404)), "post": page_writes(409)},
     _PAGE + "plan/": {
         "get": Row((LOGIN, 404, 302, 200, 404)),
         "post": page_writes(302).sending(**{"plan-priority": "2", "plan-labels": "bug"}),

@@ -18,7 +18,7 @@ from sessions_app.board.api.serializers import (
     TaskQuerySerializer,
     TaskSerializer,
 )
-from sessions_app.board.services import tasks
+from sessions_app.board.services import deletion, tasks
 from sessions_app.board.services.tasks import visible_tasks
 from sessions_app.planning.services import with_plans
 
@@ -90,6 +90,12 @@ class TaskDetailView(_TaskChangeView):
         version = values.pop("version", None)
         tasks.change_task(self.task, values, version)
         return self.updated_response()
+
+    @document_responses({204: None}, 404, 409)
+    def delete(self, request: UserRequest, task_id: uuid.UUID) -> Response:
+        """Delete a task with its sessions, none of which may have a live execution."""
+        deletion.delete_task(self.task)
+        return Response(status=204)
 
 
 class TaskArchiveView(_TaskChangeView):

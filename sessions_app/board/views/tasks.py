@@ -18,7 +18,7 @@ from sessions_app.accounts.authorization import may_write
 from sessions_app.accounts.requests import UserHttpRequest
 from sessions_app.background.services import ended_with_task
 from sessions_app.board.forms import SessionCreateForm, TaskTextForm
-from sessions_app.board.services import tasks
+from sessions_app.board.services import deletion, tasks
 from sessions_app.board.services.board import annotate_needs, session_rows
 from sessions_app.board.services.tasks import create_session_with_defaults
 from sessions_app.finish.unfinished import unfinished_work
@@ -149,6 +149,26 @@ def _show_texts(
     texts = {"task": row, "title": title, "description": description, "has_sessions": row.sessions.exists()}
     texts["version"] = tasks.text_version(row)
     return render(request, "board/edit_task.html", {**texts, **context}, status=status)
+
+
+@never_cache
+@require_http_methods(["GET", "HEAD", "POST"])
+def delete_task(request: UserHttpRequest, task_id: uuid.UUID) -> HttpResponse:
+    """Show what deleting a task would delete, and what of it is nowhere else; or delete it."""
+    row = find_task(request, task_id)
+    if not may_write(request.user, row.team_id):
+        return redirect("task", row.id)
+    refused = ""
+    if request.method == "POST":
+        try:
+            deletion.delete_task(row)
+        except SessionsError as error:
+            refused = error.message
+        else:
+            messages.success(request, f"The task “{row.title}” was deleted.")
+            return redirect("board")
+    context = {"task": row, "count": row.sessions.count(), "works": unfinished_work(row), "refused": refused}
+    return render(request, "board/delete_task.html", context, status=409 if refused else 200)
 
 
 @require_POST
