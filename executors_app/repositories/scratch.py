@@ -54,4 +54,5 @@ def _write_repository(path: Path, readme: str) -> None:
     bare.update_refs(git, {f"refs/heads/{BRANCH}": ("", commit)})
     git.run("read-tree", commit)
     bare.write_config(path, "sha1", has_work_tree=True)
-    (path / "HEAD").write_text(f"ref: refs/heads/{BRANCH}\n")
+    # No branch is checked out: Kandev moves none that is, and people try a merge here.
+    (path / "HEAD").write_text(f"{commit}\n")

@@ -77,7 +77,7 @@ def create_demo_data(directory: Path) -> Any:
         if is_first:
             place = {"team": team, "repository": repository}
             for title, description in ((HELLO_TASK, HELLO_PROMPT), (DEMO_TASK, LONG_PROMPT)):
-                Task.objects.create(title=title, description=description, created_by=user, **place)
+                Task.objects.create(title=title, description=description, base_branch=branch, created_by=user, **place)
             save_workflow(user, {"text": DEMO_WORKFLOW, "agent_profile": profile, **place})
     return user
 
