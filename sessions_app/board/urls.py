@@ -25,6 +25,7 @@ api_urlpatterns = [
     path(TASK, api.TaskDetailView.as_view()),
     path(TASK + "archive/", api.TaskArchiveView.as_view()),
     path(TASK + "unarchive/", api.TaskUnarchiveView.as_view()),
+    path(TASK + "unfinished/", api.TaskUnfinishedView.as_view()),
     path(TASK + "done/", api.TaskDoneView.as_view()),
     path(TASK + "cancel/", api.TaskCancelView.as_view()),
     path(TASK + "reopen/", api.TaskReopenView.as_view()),

@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from django.utils import timezone
 
 from executors_app.models import ExecutorRunning
+from sessions_app.board.services import deletion
 from sessions_app.board.services.deletion import delete_task
-from sessions_app.board.services.tasks import create_session
-from sessions_app.kernel.services.errors import Conflict
-from sessions_app.models import Task, TaskSession
+from sessions_app.board.services.tasks import create_session, finish_task
+from sessions_app.finish import unfinished
+from sessions_app.finish.models import FinishIntent
+from sessions_app.finish.services import Uncommitted
+from sessions_app.finish.unfinished import TimeLimit, unfinished_work
+from sessions_app.kernel.services.errors import Conflict, NotFound, WorkUnfinished
+from sessions_app.models import Intent, Task, TaskSession
 from tests.api.world import World
+from tests.finish.repositories import Mergeable, mergeable
+from tests.supervisor.rows import change, make_session, make_user
 
-pytestmark = pytest.mark.django_db
+pytestmark = [pytest.mark.django_db, pytest.mark.any_database]
 
 
 def at_rest(*sessions: TaskSession) -> None:
@@ -27,10 +36,23 @@ def another(world: World, **values: object) -> TaskSession:
     return session
 
 
+def delete(world: World, confirmed: str = "") -> None:
+    delete_task(world.task, world.member, confirmed)
+
+
+@pytest.fixture
+def merged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Mergeable:
+    """A session with a branch of two commits that are not merged, and one uncommitted file."""
+    made = mergeable(tmp_path / "team")
+    at_rest(made.session)
+    monkeypatch.setattr(unfinished, "read_uncommitted", lambda session: Uncommitted(("a.py",), "f" * 40))
+    return made
+
+
 def test_task_is_deleted_with_its_sessions(world: World) -> None:
     at_rest(world.session)
     another(world)
-    delete_task(world.task)
+    delete(world)
     assert not Task.objects.filter(id=world.task.id).exists()
     assert not TaskSession.objects.exists()
 
@@ -38,7 +60,7 @@ def test_task_is_deleted_with_its_sessions(world: World) -> None:
 def test_session_that_shares_a_worktree_is_deleted_before_its_owner(world: World) -> None:
     at_rest(world.session)
     another(world, shares_worktree_of=world.session)
-    delete_task(world.task)
+    delete(world)
     assert not TaskSession.objects.exists()
 
 
@@ -47,11 +69,78 @@ def test_task_with_a_live_session_keeps_all_of_them(world: World) -> None:
     live = another(world)
     live.executions.update(status=ExecutorRunning.Status.READY)
     with pytest.raises(Conflict, match="live execution"):
-        delete_task(world.task)
+        delete(world)
     assert TaskSession.objects.count() == 2
 
 
 def test_deleting_twice_is_no_error(world: World) -> None:
     at_rest(world.session)
-    delete_task(world.task)
-    delete_task(world.task)
+    delete(world)
+    delete(world)
+
+
+def test_work_that_is_nowhere_else_is_deleted_only_as_it_was_confirmed(
+    merged: Mergeable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    task, user = merged.session.task, make_user()
+    with pytest.raises(WorkUnfinished):
+        delete_task(task, user)
+    seen = unfinished_work(task).version
+    monkeypatch.setattr(unfinished, "read_uncommitted", lambda session: Uncommitted(("a.py", "b.py"), "f" * 40))
+    with pytest.raises(WorkUnfinished) as caught:
+        delete_task(task, user, seen)
+    assert Task.objects.get(id=task.id).archived_at is None
+    delete_task(task, user, caught.value.details["version"])
+    assert not Task.objects.filter(id=task.id).exists()
+
+
+def test_task_is_not_deleted_while_its_branch_is_merged(merged: Mergeable) -> None:
+    merged.request()
+    task = merged.session.task
+    with pytest.raises(Conflict, match="merge or push"):
+        delete_task(task, make_user(), unfinished_work(task).version)
+    assert FinishIntent.objects.exists()
+
+
+def test_session_that_starts_meanwhile_keeps_the_task_on_the_board(
+    merged: Mergeable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def start(session: TaskSession) -> Uncommitted:
+        Intent.objects.create(session=session, kind="start")
+        return Uncommitted(("a.py",), "f" * 40)
+
+    task = merged.session.task
+    seen = unfinished_work(task).version
+    monkeypatch.setattr(unfinished, "read_uncommitted", start)
+    with pytest.raises(Conflict, match="live execution"):
+        delete_task(task, make_user(), seen)
+    assert Task.objects.get(id=task.id).archived_at is None
+    assert TaskSession.objects.exists()
+
+
+def test_one_request_deletes_a_limited_number_of_sessions(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(deletion, "MAX_SESSIONS", 2)
+    at_rest(world.session)
+    another(world)
+    another(world)
+    with pytest.raises(Conflict, match="2 sessions of this task were deleted, 1 are left"):
+        delete(world)
+    delete(world)
+    assert not Task.objects.filter(id=world.task.id).exists()
+
+
+def test_change_of_a_task_that_was_deleted_meanwhile_finds_nothing(world: World) -> None:
+    at_rest(world.session)
+    delete(world)
+    with pytest.raises(NotFound):
+        finish_task(world.task, world.member)
+
+
+def test_sessions_that_were_not_looked_at_are_unknown(merged: Mergeable) -> None:
+    task = merged.session.task
+    older = [make_session(task=task) for _ in range(2)]
+    for session in older:
+        change(session, worktree_branch=f"kandev/{session.id}")
+    assert len(unfinished_work(task).works) == 3
+    hasty = unfinished_work(task, TimeLimit(seconds=-1, sure_sessions=1))
+    assert (len(hasty.works), hasty.unread, hasty.is_something) == (1, 2, True)

@@ -20,6 +20,7 @@ from sessions_app.api.serializers.common import (
     choice_field,
 )
 from sessions_app.board.services.tasks import BRANCH_PATTERN, DESCRIPTION_LIMIT, text_version
+from sessions_app.finish.api.serializers import UnfinishedTaskSerializer
 from sessions_app.models import Repository, Task
 from sessions_app.planning.rules.plans import LABEL_LENGTH, MAX_LABELS, PRIORITY_WORDS, parse_priority
 from sessions_app.planning.services import plan_of, possible_assignees
@@ -87,6 +88,36 @@ class TaskSerializer(StrictModelSerializer):
     def get_labels(self, task: Task) -> list[str]:
         """Return the labels, in the order in which they were given."""
         return list(plan_of(task).labels)
+
+
+class FinishedTaskSerializer(TaskSerializer):
+    """A task that was marked as done, and what its sessions have left."""
+
+    unfinished = serializers.SerializerMethodField()
+
+    class Meta:
+        model = Task
+        fields = (*TaskSerializer.Meta.fields, "unfinished")
+        read_only_fields = fields
+
+    @extend_schema_field(UnfinishedTaskSerializer)
+    def get_unfinished(self, task: Task) -> Any:
+        """Return what was left when it was marked."""
+        return UnfinishedTaskSerializer(self.context["unfinished"]).data
+
+
+class FinishTaskSerializer(serializers.Serializer[Any]):
+    """How a task is marked as done."""
+
+    only_if_finished = serializers.BooleanField(
+        required=False, default=False, help_text="Refuse it while something is not committed, not merged, or not known."
+    )
+
+
+class ConfirmedQuerySerializer(serializers.Serializer[Any]):
+    """``?confirmed=``: the ``version`` of the unfinished work that was seen; needed if there is any."""
+
+    confirmed = StrictCharField(required=False, allow_blank=True, default="", max_length=64)
 
 
 class NewTaskSerializer(serializers.Serializer[Any]):

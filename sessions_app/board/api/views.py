@@ -13,6 +13,9 @@ from sessions_app.accounts.requests import UserRequest
 from sessions_app.api.base_views import ApiView, TaskApiView
 from sessions_app.api.serializers.common import document_responses
 from sessions_app.board.api.serializers import (
+    ConfirmedQuerySerializer,
+    FinishedTaskSerializer,
+    FinishTaskSerializer,
     NewTaskSerializer,
     TaskChangeSerializer,
     TaskQuerySerializer,
@@ -20,6 +23,9 @@ from sessions_app.board.api.serializers import (
 )
 from sessions_app.board.services import deletion, tasks
 from sessions_app.board.services.tasks import visible_tasks
+from sessions_app.finish.api.serializers import UnfinishedTaskSerializer
+from sessions_app.finish.unfinished import unfinished_work
+from sessions_app.kernel.services.errors import WorkUnfinished
 from sessions_app.planning.services import with_plans
 
 
@@ -91,11 +97,24 @@ class TaskDetailView(_TaskChangeView):
         tasks.change_task(self.task, values, version)
         return self.updated_response()
 
-    @document_responses({204: None}, 404, 409)
+    @document_responses({204: None}, 400, 404, 409, parameters=[ConfirmedQuerySerializer])
     def delete(self, request: UserRequest, task_id: uuid.UUID) -> Response:
-        """Delete a task with its sessions, none of which may have a live execution."""
-        deletion.delete_task(self.task)
+        """Delete a task with its sessions, none of which may have a live execution.
+
+        If something is not committed or not merged, the request names the `version` of `GET unfinished/` as
+        `confirmed`, else 409 `unfinished_work`.
+        """
+        deletion.delete_task(self.task, request.user, self.query(ConfirmedQuerySerializer)["confirmed"])
         return Response(status=204)
+
+
+class TaskUnfinishedView(TaskApiView):
+    """The unfinished work of a task."""
+
+    @document_responses({200: UnfinishedTaskSerializer}, 404)
+    def get(self, request: UserRequest, task_id: uuid.UUID) -> Response:
+        """Say what the sessions of a task have that is not committed or not merged. Changes nothing."""
+        return self.show(UnfinishedTaskSerializer, unfinished_work(self.task))
 
 
 class TaskArchiveView(_TaskChangeView):
@@ -111,11 +130,20 @@ class TaskArchiveView(_TaskChangeView):
 class TaskDoneView(_TaskChangeView):
     """Finishing a task."""
 
-    @document_responses({200: TaskSerializer}, 404, 409, request=None)
+    @document_responses({200: FinishedTaskSerializer}, 400, 404, 409, request=FinishTaskSerializer)
     def post(self, request: UserRequest, task_id: uuid.UUID) -> Response:
-        """Mark a task as done and stop its sessions."""
+        """Mark a task as done and stop its sessions. `unfinished` says what is not committed or not merged.
+
+        With `only_if_finished`, such a task is not marked: 409 `unfinished_work`.
+        """
+        only_if_finished = self.body(FinishTaskSerializer)["only_if_finished"]
+        left = unfinished_work(self.task)
+        if only_if_finished and left.is_something:
+            raise WorkUnfinished(**UnfinishedTaskSerializer(left).data)
         tasks.finish_task(self.task, request.user)
-        return self.updated_response()
+        task = visible_tasks(request.user).get(id=self.task.id)
+        context = {"request": request, "unfinished": left}
+        return Response(FinishedTaskSerializer(task, context=context).data)
 
 
 class TaskUnarchiveView(_TaskChangeView):

@@ -2,39 +2,85 @@
 
 from __future__ import annotations
 
+import logging
+from typing import Final
+
+from django.contrib.auth.models import User
 from django.db.models import F
 from django.db.transaction import atomic
+from django.utils import timezone
 
 from executors_app.models import ExecutorRunning
 from sessions_app.board.services.tasks import delete_session
-from sessions_app.kernel.services.errors import Conflict
+from sessions_app.finish.models import FinishIntent
+from sessions_app.finish.unfinished import unfinished_work
+from sessions_app.kernel.services.errors import Conflict, WorkUnfinished
 from sessions_app.models import Intent, Task
+from sessions_app.sessions.services.queries import SECRET_FIELDS
+
+MAX_SESSIONS: Final = 50
+"""Sessions that one request deletes; of a task with more, the next request deletes more."""
+log = logging.getLogger(__name__)
 
 
-def delete_task(task: Task) -> None:
-    """Delete a task, its sessions and their portable records.
+def delete_task(task: Task, by: User, confirmed: str = "") -> None:
+    """Delete a task, its sessions and their portable records. May be repeated.
 
-    Each session is deleted in a transaction of its own, because others choose how many there are. All are looked at
-    before the first one, so that a task with a live agent keeps all of them. Raises Conflict for such a task, and for
-    the task of a workflow's run.
+    ``confirmed`` is the version of the unfinished work (``unfinished_work``) that the user has seen; it is needed if
+    there is any. Each session is deleted in a transaction of its own, because others choose how many there are. Raises
+    WorkUnfinished, and Conflict: for a task whose sessions may have a live execution or a merge that is carried out,
+    for the task of a workflow run, and while more than ``MAX_SESSIONS`` sessions are left.
     """
     _require_deletable(task)
-    # Those that use the worktree of another one first.
-    for session in task.sessions.order_by(F("shares_worktree_of").asc(nulls_last=True), "id"):
-        delete_session(session)
+    left = unfinished_work(task)
+    if left.is_something and left.version != confirmed:
+        raise WorkUnfinished(version=left.version)
+    _keep_from_starting(task)
+    deleted = _delete_sessions(task)
     with atomic():
         row = Task.objects.select_for_update().filter(id=task.id).first()
         if row is None:
             return
-        if row.sessions.exists():
-            raise Conflict("Somebody has started another session of this task meanwhile.")
+        remaining = row.sessions.count()
+        if remaining:
+            raise Conflict(
+                f"{deleted} sessions of this task were deleted, {remaining} are left. Delete it again for the rest."
+            )
+        _require_no_run(row)
         row.delete()
+    log.info("task %s was deleted by %s", task.id, by.get_username())
+
+
+def _keep_from_starting(task: Task) -> None:
+    """Archive the task, because no session of an archived one starts; undo that if one has started before."""
+    archived = Task.objects.filter(id=task.id, archived_at=None).update(archived_at=timezone.now())
+    try:
+        _require_deletable(task)
+    except Conflict:
+        if archived:
+            Task.objects.filter(id=task.id).update(archived_at=None)
+        raise
+
+
+def _delete_sessions(task: Task) -> int:
+    """Delete sessions, those that use the worktree of another one first; return how many."""
+    rows = task.sessions.order_by(F("shares_worktree_of").asc(nulls_last=True), "id")
+    sessions = list(rows.select_related("task__repository").defer(*SECRET_FIELDS)[:MAX_SESSIONS])
+    for session in sessions:
+        delete_session(session)
+    return len(sessions)
 
 
 def _require_deletable(task: Task) -> None:
-    if task.workflow_runs.exists():
-        raise Conflict("This task belongs to a workflow run, which keeps it. Archive it instead.")
+    _require_no_run(task)
     sessions = task.sessions.all()
     live = ExecutorRunning.objects.filter(session__in=sessions).exclude(status=ExecutorRunning.Status.STOPPED)
     if live.exists() or Intent.objects.filter(session__in=sessions, done_at=None).exists():
         raise Conflict("A session of this task has a live execution. Stop its sessions first.")
+    if FinishIntent.objects.pending().filter(session__in=sessions).exists():
+        raise Conflict("A merge or push of this task is being carried out. Wait for its end, then try again.")
+
+
+def _require_no_run(task: Task) -> None:
+    if task.workflow_runs.exists():
+        raise Conflict("This task belongs to a workflow run, which keeps it. Archive it instead.")

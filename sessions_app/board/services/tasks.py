@@ -23,6 +23,7 @@ from sessions_app.kernel.services.errors import (
     Conflict,
     Invalid,
     NoAgent,
+    NotFound,
     TaskChanged,
     TerminalState,
     WorktreeMissing,
@@ -162,7 +163,7 @@ def change_task(task: Task, values: Mapping[str, Any], version: str | None = Non
     cannot change (Conflict). Raises what ``change_plan`` raises.
     """
     with atomic():
-        row = Task.objects.select_for_update(no_key=True).get(id=task.id)
+        row = _lock_task(task)
         rewritten = any(name in values and values[name] != getattr(row, name) for name in ("title", "description"))
         if rewritten and version is not None and version != text_version(row):
             raise TaskChanged(version=text_version(row), title=row.title, description=row.description)
@@ -177,6 +178,23 @@ def change_task(task: Task, values: Mapping[str, Any], version: str | None = Non
             setattr(row, name, value)
         row.save(update_fields=[*changed, "updated_at"])
     return row
+
+
+def _lock_task(task: Task) -> Task:
+    """Return the task as it is now, locked. Raises NotFound if it was deleted meanwhile."""
+    row: Task | None = Task.objects.select_for_update(no_key=True).filter(id=task.id).first()
+    if row is None:
+        raise NotFound
+    return row
+
+
+def _reread(task: Task) -> Task:
+    """Read a changed task again. Raises NotFound if it was deleted meanwhile."""
+    try:
+        task.refresh_from_db()
+    except Task.DoesNotExist as error:
+        raise NotFound from error
+    return task
 
 
 class NewSessionValues(TypedDict, total=False):
@@ -307,15 +325,13 @@ def archive_task(task: Task, user: User) -> Task:
     with atomic():
         _stop_sessions(task, user)  # first: everyone locks a session before its task, so that no two deadlock
         Task.objects.filter(id=task.id, archived_at=None).update(archived_at=timezone.now())
-    task.refresh_from_db()
-    return task
+    return _reread(task)
 
 
 def unarchive_task(task: Task, user: User) -> Task:
     """Put an archived task back on the board; its sessions stay stopped until someone resumes them."""
     Task.objects.filter(id=task.id).exclude(archived_at=None).update(archived_at=None, updated_at=timezone.now())
-    task.refresh_from_db()
-    return task
+    return _reread(task)
 
 
 def finish_task(task: Task, user: User) -> Task:
@@ -331,12 +347,11 @@ def cancel_task(task: Task, user: User) -> Task:
 def _end_task(task: Task, user: User, state: TaskState) -> Task:
     with atomic():
         _stop_sessions(task, user)  # first, as in ``archive_task``
-        row = Task.objects.select_for_update(no_key=True).get(id=task.id)
+        row = _lock_task(task)
         if row.state in _USER_SET_STATES - {state}:
             raise Conflict(f"This task is {row.state.lower()}. Reopen it first.")
         Task.objects.filter(id=task.id).exclude(state=state).update(state=state, updated_at=timezone.now())
-    task.refresh_from_db()
-    return task
+    return _reread(task)
 
 
 def reopen_task(task: Task, user: User) -> Task:
@@ -347,8 +362,7 @@ def reopen_task(task: Task, user: User) -> Task:
         if Task.objects.filter(id=task.id, state__in=_USER_SET_STATES).update(state=TaskState.TODO):
             refresh_task_state(task.id)
             Task.objects.filter(id=task.id).update(updated_at=timezone.now())
-    task.refresh_from_db()
-    return task
+    return _reread(task)
 
 
 def _stop_sessions(task: Task, user: User) -> None:
@@ -361,12 +375,20 @@ def _stop_sessions(task: Task, user: User) -> None:
 
 
 def delete_session(session: TaskSession) -> None:
-    """Delete a session and its portable record; raises Conflict if it may have a live execution."""
+    """Delete a session and its portable record; one that is gone already is no error.
+
+    Raises Conflict if it may have a live execution, if a merge or push of it is carried out, and if others use its
+    worktree.
+    """
     with atomic():
-        TaskSession.objects.select_for_update().get(id=session.id)  # first, like every change to a session
+        # Locked first, like for every change to a session.
+        if not TaskSession.objects.select_for_update().filter(id=session.id).exists():
+            return
         live = session.executions.select_for_update().exclude(status=ExecutorRunning.Status.STOPPED)
         if live.exists() or session.intents.filter(done_at=None).exists():
             raise Conflict("The session has a live execution. Stop it first.")
+        if session.finish_intents.pending().exists():
+            raise Conflict("A merge or push of this session is being carried out. Wait for its end, then try again.")
         if session.sharing.exists():
             raise Conflict("Other sessions use the worktree of this one. Delete them first.")
         forgotten = session.id

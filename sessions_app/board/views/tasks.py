@@ -23,7 +23,7 @@ from sessions_app.board.services.board import annotate_needs, session_rows
 from sessions_app.board.services.tasks import create_session_with_defaults
 from sessions_app.finish.unfinished import unfinished_work
 from sessions_app.kernel.rules.parsers import parse_uuid
-from sessions_app.kernel.services.errors import SessionsError, TaskChanged
+from sessions_app.kernel.services.errors import SessionsError, TaskChanged, WorkUnfinished
 from sessions_app.models import Task, TaskSession
 from sessions_app.pages.labels import TASK_STATE_LABELS
 from sessions_app.pages.shortcuts import find_task, form_status, part_response, queried_number
@@ -161,13 +161,16 @@ def delete_task(request: UserHttpRequest, task_id: uuid.UUID) -> HttpResponse:
     refused = ""
     if request.method == "POST":
         try:
-            deletion.delete_task(row)
+            deletion.delete_task(row, request.user, str(request.POST.get("confirmed", "")))
+        except WorkUnfinished:
+            refused = "What would be lost has changed. Nothing was deleted: read it again."
         except SessionsError as error:
             refused = error.message
         else:
             messages.success(request, f"The task “{row.title}” was deleted.")
             return redirect("board")
-    context = {"task": row, "count": row.sessions.count(), "works": unfinished_work(row), "refused": refused}
+    left = unfinished_work(row)
+    context = {"task": row, "count": left.session_count, "left": left, "refused": refused}
     return render(request, "board/delete_task.html", context, status=409 if refused else 200)
 
 
@@ -179,8 +182,8 @@ def act_on_task(request: UserHttpRequest, task_id: uuid.UUID, action: str) -> Ht
         return _start_default_session(request, row)
     if action not in TASK_CHANGES:
         raise Http404(action)
-    if action == "done" and "confirmed" not in request.POST and (left := unfinished_work(row)):
-        return render(request, "finish/confirm_done.html", {"task": row, "works": left})
+    if action == "done" and "confirmed" not in request.POST and (left := unfinished_work(row)).is_something:
+        return render(request, "finish/confirm_done.html", {"task": row, "left": left})
     return run_and_redirect(request, lambda: TASK_CHANGES[action](row, request.user), "task", row.id)
 
 

@@ -9,6 +9,7 @@ from rest_framework import serializers
 from sessions_app.api.serializers.common import StrictCharField, values_of
 from sessions_app.finish.models import FinishIntent
 from sessions_app.finish.rules.finish import MESSAGE_LIMIT, FinishKind, FinishState, Strategy
+from sessions_app.finish.unfinished import MAX_PATHS
 
 FINISH_KINDS = values_of(FinishKind)
 FINISH_STATES = values_of(FinishState)
@@ -55,6 +56,32 @@ class MergePreviewSerializer(serializers.Serializer[Any]):
     message = serializers.CharField(allow_blank=True)
     suggested_message = serializers.CharField(allow_blank=True)
     may_merge = serializers.BooleanField()
+
+
+class UnfinishedSessionSerializer(serializers.Serializer[Any]):
+    """What one session has that is not committed or not merged; null: not known."""
+
+    session_id = serializers.UUIDField(source="session.id")
+    branch = serializers.CharField()
+    target = serializers.CharField(allow_blank=True, help_text="The base; empty: not known.")
+    unmerged = serializers.IntegerField(allow_null=True, help_text="Commits that the base does not have.")
+    uncommitted = serializers.ListField(
+        source="paths", child=serializers.CharField(), allow_null=True, help_text=f"At most {MAX_PATHS} files."
+    )
+    uncommitted_count = serializers.IntegerField(source="file_count", allow_null=True)
+    saved_at = serializers.DateTimeField(
+        source="uncommitted.saved_at", allow_null=True, help_text="When that was saved; null: it is as of now."
+    )
+
+
+class UnfinishedTaskSerializer(serializers.Serializer[Any]):
+    """What the sessions of a task have that is not committed or not merged, or of which that is not known."""
+
+    version = serializers.CharField(help_text="Identifies what is left, for a request that deletes the task.")
+    sessions = UnfinishedSessionSerializer(source="works", many=True)
+    unread_sessions = serializers.IntegerField(
+        source="unread", help_text="Older sessions that were not looked at; what they have is not known."
+    )
 
 
 class FinishIntentSerializer(serializers.ModelSerializer[FinishIntent]):

@@ -70,6 +70,10 @@ class FinishPending(SessionsError, code="finish_pending"):
     """Another merge or push of this session is being carried out. Wait for its end, then try again."""
 
 
+class WorkUnfinished(SessionsError, code="unfinished_work"):
+    """Not everything of this task is committed and merged, or that is not known. Nothing was changed."""
+
+
 class NotMergeable(SessionsError, code="not_mergeable"):
     """The branch cannot be merged as it was confirmed. Nothing was changed."""
 

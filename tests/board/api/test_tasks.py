@@ -6,8 +6,11 @@ from typing import Any
 
 import pytest
 from django.contrib.auth.models import Group
+from django.utils import timezone
 from rest_framework.test import APIClient
 
+from sessions_app.finish import unfinished
+from sessions_app.finish.services import Uncommitted
 from sessions_app.models import Intent, Task, TaskSession, session_transaction
 from tests.api.world import World, client_of
 
@@ -205,3 +208,40 @@ def test_texts_of_a_task_are_saved_only_over_the_version_that_was_seen(world: Wo
     assert (late.status_code, late.json()["code"]) == (409, "task_changed")
     assert late.json()["details"] == {"version": first.json()["version"], "title": "First", "description": ""}
     assert api.patch(one(world), {"title": "Third"}, format="json").json()["title"] == "Third"
+
+
+def test_done_says_what_is_left_and_can_be_refused_for_that(
+    world: World, api: APIClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    left = Uncommitted(("src/a.py",), "f" * 40)
+    monkeypatch.setattr(unfinished, "read_uncommitted", lambda session: left)
+    TaskSession.objects.filter(id=world.session.id).update(worktree_branch="kandev/x")
+    found = api.get(one(world, "unfinished/")).json()
+    assert found["unread_sessions"] == 0
+    (session,) = found["sessions"]
+    assert session == {
+        "session_id": str(world.session.id),
+        "branch": "kandev/x",
+        "target": "",
+        "unmerged": None,
+        "uncommitted": ["src/a.py"],
+        "uncommitted_count": 1,
+        "saved_at": None,
+    }
+    refused = api.post(one(world, "done/"), {"only_if_finished": True}, format="json")
+    assert (refused.status_code, refused.json()["code"]) == (409, "unfinished_work")
+    assert refused.json()["details"] == found
+    assert Task.objects.get(id=world.task.id).state != "DONE"
+    done = api.post(one(world, "done/")).json()
+    assert (done["state"], done["unfinished"]) == ("DONE", found)
+
+
+def test_task_is_deleted_once_what_it_loses_is_confirmed(world: World, api: APIClient) -> None:
+    world.session.intents.update(done_at=timezone.now())
+    TaskSession.objects.filter(id=world.session.id).update(worktree_branch="kandev/x")
+    refused = api.delete(one(world))
+    assert (refused.status_code, refused.json()["code"]) == (409, "unfinished_work")
+    version = refused.json()["details"]["version"]
+    assert version == api.get(one(world, "unfinished/")).json()["version"]
+    assert api.delete(f"{one(world)}?confirmed={version}").status_code == 204
+    assert api.delete(one(world)).status_code == 404

@@ -9,7 +9,7 @@ import pytest
 from django.test import Client
 
 from sessions_app.board.services.tasks import change_task, text_version
-from sessions_app.models import Task
+from sessions_app.models import Repository, Task
 from tests.pages.world import World
 
 
@@ -80,3 +80,11 @@ def test_new_task_has_the_base_branch_of_the_form(world: World, ada: Client) -> 
     refused = ada.post("/", {**values, "base_branch": "../x"})
     assert refused.status_code == 422
     assert "This cannot be the name of a branch." in refused.text
+
+
+def test_new_task_without_a_base_has_the_default_branch_as_its_base(world: World, ada: Client) -> None:
+    Repository.objects.filter(pk=world.repository.pk).update(default_branch="trunk")
+    values = {"title": "New", "repository": world.repository.pk, "only": "1", "base_branch": ""}
+    answer = ada.post("/", {**values, "agent_profile": world.profile.pk, "executor": world.executor.pk})
+    assert answer.status_code == 302
+    assert Task.objects.get(title="New").base_branch == "trunk"
