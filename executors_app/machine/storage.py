@@ -18,6 +18,7 @@ from executors_app.machine.git import ref_locks, worktrees
 from executors_app.machine.git.rebuild_plan import RepositoryLookup
 from executors_app.machine.git.seeds import Seed, write_seed
 from executors_app.machine.git.worktrees import OwnedRepository, Worktree
+from executors_app.machine.process.identity import ABSENT
 from executors_app.wire import journal_files
 from executors_app.wire.errors import LaunchFailed, RepositoryUnusable
 from executors_app.wire.executions import ExecutionFacts, LaunchSpec, WorkspaceState
@@ -139,20 +140,26 @@ class ExecutionStorage:
         return self.token_of(execution) is not None
 
     def token_of(self, execution: ExecutionFacts) -> str | None:
-        """Return the token of the last launch here; None if it is not derived from the execution's secret."""
+        """Return the token of the last launch here; None if it is not derived from the execution's secret.
+
+        Raises OSError if it cannot be found out.
+        """
         try:
             token = self.state_directory_of(execution.id).token()
-        except OSError:
+        except ABSENT:
             return None
         if is_token_of(token, execution.auth_token):
             return token
         return None
 
     def resume_token(self, execution_id: str) -> str | None:
-        """Return the agent's conversation id that agentctl saved in its state directory."""
+        """Return the agent's conversation id that agentctl saved in its state directory; None if there is none.
+
+        Raises OSError if it cannot be found out.
+        """
         try:
             content = orjson.loads(self.state_directory_of(execution_id).resume_token_file.read_bytes())
-        except (OSError, ValueError):
+        except (*ABSENT, ValueError):
             return None
         if not isinstance(content, dict):
             return None
@@ -162,9 +169,12 @@ class ExecutionStorage:
         return None
 
     def unread_journal(self, execution_id: str, after: int, epoch: str) -> Sequence[Mapping[str, Any]]:
-        """Return the journal lines after a cursor, those of earlier epochs first; each names its epoch."""
+        """Return the journal lines after a cursor, those of earlier epochs first; each names its epoch.
+
+        Raises OSError if it cannot be found out.
+        """
         directory = journal_files.journal_directory(self.state_directory_of(execution_id).path)
         try:
             return list(journal_files.read_lines(directory, after, epoch or None))
-        except OSError:
+        except ABSENT:
             return []

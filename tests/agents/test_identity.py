@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import resource
 import signal
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from executors_app.machine.process import identity
+from executors_app.machine.process import execution_processes, identity
 from executors_app.machine.process.identity import ProcessIdentity
+from executors_app.machine.storage import ExecutionStorage
+from executors_app.wire import journal_files
+from executors_app.wire.executions import ExecutionFacts
 from executors_app.wire.protocol import EXECUTION_MARKER
 from tests.waiting import eventually
 
@@ -137,3 +142,53 @@ def test_process_without_an_environment_is_not_waited_for() -> None:
     assert identity.read_environment(process.pid) == frozenset(), "a zombie has no environment, either"
     process.wait()
     assert identity.read_environment(process.pid) == frozenset()
+
+
+EXECUTION = "7b4d2f1e-5f0a-4c35-9a54-0f1f0a9be001"
+FACTS = ExecutionFacts(
+    id=EXECUTION,
+    session_id="a-session",
+    task_id="a-task",
+    runtime="local_standalone",
+    host_id="",
+    agentctl_url="",
+    auth_token="a-secret-of-some-length",
+    status="ready",
+    generation=1,
+)
+QUESTIONS: Mapping[str, Callable[[ExecutionStorage, int], object]] = {
+    "which host this is": lambda storage, pid: identity.host_id.__wrapped__(),
+    "the environment of a process": lambda storage, pid: identity.read_environment(pid),
+    "the user of a process": lambda storage, pid: identity.owner_of(pid),
+    "the execution of a process": lambda storage, pid: identity.execution_of_process(pid),
+    "whether a process is an agentctl": lambda storage, pid: execution_processes.is_agentctl(pid, EXECUTION),
+    "who has a marker": lambda storage, pid: identity.find_marked(EXECUTION),
+    "the processes of all executions": lambda storage, pid: execution_processes.find_all_processes(),
+    "the agent's conversation": lambda storage, pid: storage.resume_token(EXECUTION),
+    "the rest of a journal": lambda storage, pid: storage.unread_journal(EXECUTION, 0, ""),
+    "the token of the last launch": lambda storage, pid: storage.token_of(FACTS),
+}
+
+
+@contextmanager
+def no_free_descriptors() -> Iterator[None]:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (0, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+@pytest.mark.parametrize("question", QUESTIONS)
+def test_without_free_descriptors_nothing_counts_as_absent(
+    question: str, sleeper: subprocess.Popen[bytes], tmp_path: Path
+) -> None:
+    storage = ExecutionStorage(tmp_path)
+    directory = storage.state_directory_of(EXECUTION)
+    journal_files.journal_directory(directory.path).mkdir(parents=True)
+    directory.write_token("a token")
+    directory.resume_token_file.write_text('{"resume_token": "a conversation"}')
+
+    with no_free_descriptors(), pytest.raises(OSError, match="Too many open files"):
+        QUESTIONS[question](storage, sleeper.pid)

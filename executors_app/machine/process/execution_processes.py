@@ -105,7 +105,7 @@ def has_agentctl_command_line(pid: int, execution_id: str) -> bool:
     """Whether a process has the command line of this execution's agentctl, which alone is no proof."""
     try:
         arguments = Path(f"/proc/{pid}/cmdline").read_bytes().decode("utf-8", "replace").split("\0")
-    except OSError:
+    except identity.ABSENT:
         return False
     named = [after for word, after in pairwise(arguments) if word == "--execution-id"]
     return AGENTCTL_MODULE in arguments and named == [execution_id]

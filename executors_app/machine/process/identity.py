@@ -7,6 +7,7 @@ match the recorded identity.
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
 import os
 import select
@@ -32,6 +33,15 @@ _EXEC_TIMEOUT: Final = 1.0
 _EXEC_POLL: Final = 0.001
 _CHUNK: Final = 16 << 10
 _MACHINE_ID_FILES: Final = ("/etc/machine-id", "/var/lib/dbus/machine-id")
+
+ABSENT: Final = (FileNotFoundError, NotADirectoryError, ProcessLookupError, PermissionError)
+"""What reading a file raises if there is none, or its process is gone or another user's.
+
+Any other error, such as *too many open files*, says nothing about what is there. It is raised and not taken for
+absence: a living agentctl would look dead, and this machine like another one.
+"""
+EXHAUSTED: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM})
+"""Error numbers of a process or machine without descriptors or memory left: what they hide may be there in a moment."""
 
 
 def enter_group(execution_id: str, child: int = 0) -> bool:
@@ -117,7 +127,7 @@ def _group_of(pid: str) -> Path | None:
 def _group_path(pid: int | str) -> str:
     try:
         lines = _read_proc(pid, "cgroup").decode("utf-8", "replace").splitlines()
-    except OSError:
+    except ABSENT:
         return ""
     return next((line.removeprefix(_CGROUP_V2_PREFIX) for line in lines if line.startswith(_CGROUP_V2_PREFIX)), "")
 
@@ -267,8 +277,13 @@ def kernel_boot_id() -> str:
     return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
 
 
+@cache
 def host_id() -> str:
-    """Return the id of this machine, kernel boot and pid namespace: only there do our pids have a meaning."""
+    """Return the id of this machine, kernel boot and pid namespace: only there do our pids have a meaning.
+
+    Read once, when Django starts. Raises OSError: an id made of what could be read would be stored, and this
+    machine would count as another one for ever.
+    """
     parts = (_machine_id(), kernel_boot_id(), _pid_namespace())
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:32]
 
@@ -292,7 +307,7 @@ def owner_of(pid: int) -> int | None:
     """Return the user of a process; None if its user ids differ (a set-user-ID program) or it is gone."""
     try:
         text = _read_proc(pid, "status").decode("utf-8", "replace")
-    except OSError:
+    except ABSENT:
         return None
     users = {int(number) for number in text.partition("\nUid:")[2].partition("\n")[0].split()}
     if len(users) == 1:
@@ -306,14 +321,14 @@ def list_pids() -> list[int]:
 
 
 def read_environment(pid: int) -> frozenset[bytes]:
-    """Return the ``NAME=VALUE`` entries that a process was started with; empty if they cannot be read.
+    """Return the ``NAME=VALUE`` entries that a process was started with; empty if it is gone or another user's.
 
     In the middle of ``execve`` the kernel shows none. Wait for its end then, or a process that has just started would
     look unmarked.
     """
     try:
         entries = _read_proc(pid, "environ") or _read_after_exec(pid)
-    except OSError:
+    except ABSENT:
         return frozenset()
     return frozenset(entries.split(b"\0")) - {b""}
 
@@ -385,13 +400,13 @@ def is_on_this_host(identity: ProcessIdentity) -> bool:
 def _pid_namespace() -> str:
     try:
         return str(Path("/proc/self/ns/pid").readlink())
-    except OSError:
+    except ABSENT:
         return ""
 
 
 def _machine_id() -> str:
     for name in _MACHINE_ID_FILES:
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(*ABSENT):
             if text := Path(name).read_text().strip():
                 return text
     return ""

@@ -17,6 +17,7 @@ from django.db import transaction
 from django.utils import timezone
 
 from executors_app.machine import crash_points
+from executors_app.machine.process.identity import EXHAUSTED
 from executors_app.models import ExecutorRunning
 from executors_app.plugins import UnknownPlugin, runtime
 from executors_app.wire.errors import ExecutorError
@@ -482,13 +483,19 @@ async def _write_unattached(
 
 
 async def _drain_dead(registry: ExecutionRegistry, row: Candidate, lease: Lease) -> None:
-    """Ingest what a dead agentctl left on disk: the rest of its journal, and the agent's resume token."""
+    """Ingest what a dead agentctl left on disk: the rest of its journal, and the agent's resume token.
+
+    Raises OSError if this process lacks descriptors or memory to read it: then the next sweep tries again. What is
+    damaged is left out.
+    """
     place = runtime(row.place.runtime)
     epoch, seq = row.stored.journal_epoch, row.stored.journal_seq
     try:
         token = await in_place_thread(row.place, place.resume_token, row.place)
         lines = list(await in_place_thread(row.place, place.unread_journal, row.place, seq, epoch))
     except (OSError, ValueError, ExecutorError) as error:
+        if isinstance(error, OSError) and error.errno in EXHAUSTED:
+            raise
         log.warning("session %s: what its agentctl left cannot be read: %s", row.stored.session_id, error)
         return
     reported_token = None
