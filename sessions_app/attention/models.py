@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import uuid
 from typing import Any
+from urllib.parse import urlencode
 
 from django.conf import settings
 from django.db import models
@@ -86,6 +87,14 @@ class AttentionItem(TeamModel):
         if self.run_id is not None:
             return f"/workflows/runs/{self.run_id}/"
         return f"/tasks/{self.task_id}/sessions/{self.session_id}/"
+
+    @property
+    def answer_path(self) -> str:
+        """The path of the page where a person can answer what it is about; empty unless an agent asks something."""
+        kind, _, request_id = self.key.partition(":")
+        if self.session_id is None or kind not in (AttentionKind.PERMISSION, AttentionKind.QUESTION):
+            return ""
+        return f"{self.path}requests/?{urlencode({'request': request_id, 'next': '/attention/'})}"
 
 
 class AttentionMark(models.Model):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -15,6 +15,7 @@ from django.utils.functional import SimpleLazyObject
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_GET, require_POST, require_safe
 
+from sessions_app.accounts.authorization import writable_teams
 from sessions_app.accounts.requests import UserHttpRequest
 from sessions_app.attention.rules.notices import ATTENTION_KIND_LABELS, LOOK_KINDS
 from sessions_app.attention.services import inbox
@@ -50,6 +51,7 @@ def inbox_context(request: UserHttpRequest) -> dict[str, Any]:
     word_items(items[:MAX_ITEMS_SHOWN])
     waits = waits_of_items(items[:MAX_ITEMS_SHOWN])
     only_own = {"session__owner": request.user.pk} if mine else {}
+    writable = set(writable_teams(request.user).values_list("id", flat=True))
     new_items = [item for item in items[:MAX_ITEMS_SHOWN] if item.acknowledged_at is None]  # type: ignore[attr-defined]
     seen_items = [item for item in items[:MAX_ITEMS_SHOWN] if item.acknowledged_at is not None]  # type: ignore[attr-defined]
     review_count = sum(item.kind in LOOK_KINDS for item in new_items)
@@ -59,10 +61,10 @@ def inbox_context(request: UserHttpRequest) -> dict[str, Any]:
     return {
         "mine": mine,
         "query": query,
-        "new_groups": _group_items(new_items, waits),
+        "new_groups": _group_items(new_items, waits, writable),
         "action_count": len(new_items) - review_count,
         "review_count": review_count,
-        "seen_groups": _group_items(seen_items, waits),
+        "seen_groups": _group_items(seen_items, waits, writable),
         "seen_count": len(seen_items),
         "is_cut": len(items) > MAX_ITEMS_SHOWN,
         "other_waits": waits_without_item(request.user, MAX_WAITS_SHOWN, **only_own),
@@ -77,6 +79,8 @@ class ItemCard:
     """With the annotations of ``visible_items``."""
     wait: OpenWaitRecord | None = None
     """The open wait that it is about."""
+    may_write: bool = False
+    """Whether the user may act in its team."""
 
     @property
     def label(self) -> Label:
@@ -89,6 +93,13 @@ class ItemCard:
         if self.item.may_open:
             return str(self.item.path)
         return reverse("admin:sessions_app_tasksession_change", args=[self.item.session_id])
+
+    @property
+    def answer_url(self) -> str:
+        """The page on which the user can answer what the agent asks; empty if it asks nothing."""
+        if self.may_write:
+            return str(self.item.answer_path)
+        return ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,12 +120,15 @@ class ItemGroup:
         return first.url
 
 
-def _group_items(items: list[AttentionItem], waits: Mapping[str, OpenWaitRecord]) -> list[ItemGroup]:
+def _group_items(
+    items: list[AttentionItem], waits: Mapping[str, OpenWaitRecord], writable: Collection[int]
+) -> list[ItemGroup]:
     """Group items by task or workflow; groups are in the order of their first item."""
     groups: dict[uuid.UUID, ItemGroup] = {}
     for item in items:
         group = groups.setdefault(item.about.pk, ItemGroup(item.about, []))
-        group.cards.append(ItemCard(item, waits.get(item.key)))
+        may_write = item.about.team.pk in writable
+        group.cards.append(ItemCard(item, waits.get(item.key), may_write=may_write))
     return list(groups.values())
 
 
@@ -131,7 +145,12 @@ def inbox_updates(request: UserHttpRequest) -> JsonResponse:
 def inbox_count(request: UserHttpRequest) -> JsonResponse:
     """Return the number of new items, for the header of every page, and what a browser shows as notifications."""
     notices = [
-        {"id": f"{item.id} {item.created_at.isoformat()}", "what": item.what, "title": item.title, "url": item.path}
+        {
+            "id": f"{item.id} {item.created_at.isoformat()}",
+            "what": item.what,
+            "title": item.title,
+            "url": item.answer_path or item.path,
+        }
         for item in inbox.browser_notices(request.user)
     ]
     return JsonResponse({"count": inbox.count_unseen(request.user), "notices": notices})

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from django.core.exceptions import PermissionDenied
 from django.forms import Form
-from django.http import Http404, HttpRequest, HttpResponse, JsonResponse
+from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect, JsonResponse
 from django.shortcuts import get_object_or_404, redirect
 from django.template.loader import render_to_string
 from django.utils.http import url_has_allowed_host_and_scheme
@@ -59,7 +59,7 @@ def redirect_back(request: HttpRequest, default: str) -> HttpResponse:
         return HttpResponse(status=204)
     page = request.POST.get("next", "")
     if url_has_allowed_host_and_scheme(page, {request.get_host()}, request.is_secure()):
-        return redirect(page)
+        return HttpResponseRedirect(page)  # not redirect(): it takes some texts for names of views
     return redirect(default)
 
 

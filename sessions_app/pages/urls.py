@@ -13,6 +13,7 @@ from sessions_app.finish import urls as finish
 from sessions_app.navigation import urls as navigation
 from sessions_app.notifications import urls as notifications
 from sessions_app.pages.views import design, health, help_pages
+from sessions_app.permissions import urls as permissions
 from sessions_app.planning import urls as planning
 from sessions_app.prompts import urls as prompts
 from sessions_app.recovery import urls as recovery
@@ -36,6 +37,7 @@ urlpatterns = [
     *navigation.urlpatterns,
     *finish.urlpatterns,
     *notifications.urlpatterns,
+    *permissions.urlpatterns,
     *prompts.urlpatterns,
     *recovery.urlpatterns,
     *remotes.urlpatterns,

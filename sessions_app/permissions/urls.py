@@ -1,4 +1,4 @@
-"""URLs of the requests of agents: the API."""
+"""URLs of the requests of agents: the page to answer them, and the API."""
 
 from __future__ import annotations
 
@@ -6,6 +6,12 @@ from django.urls import path
 
 from sessions_app.kernel.addresses import SESSION
 from sessions_app.permissions.api import views as api
+from sessions_app.permissions.views import answer_page
+
+urlpatterns = [
+    path(SESSION + "requests/", answer_page.show_requests, name="session-requests"),
+    path(SESSION + "requests/live/", answer_page.requests_live, name="session-requests-live"),
+]
 
 api_urlpatterns = [
     path(SESSION + "permissions/", api.PermissionListView.as_view()),

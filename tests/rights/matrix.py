@@ -385,6 +385,8 @@ PAGES: Final[Mapping[str, Methods]] = {
         "get": Row((LOGIN, 404, 404, 404, 404)).at(digest="0" * 64),
         "post": page(405).at(digest="0" * 64),
     },
+    _SESSION_PAGE + "requests/": {"get": page_reads(), "post": page(405)},
+    _SESSION_PAGE + "requests/live/": {"get": page_reads(), "post": page(405)},
     _SESSION_PAGE + "requests/<name:request_id>/images/<str:digest>/": {
         "get": Row((LOGIN, 404, 404, 404, 404)).at(request_id="p1", digest="0" * 64),
         "post": page(405).at(request_id="p1", digest="0" * 64),

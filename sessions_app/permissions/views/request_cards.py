@@ -26,13 +26,46 @@ NO_ANSWER_TEXT: Final = "Nobody answered in time, so the request was cancelled."
 OVERRULED_TEXT: Final = "A new prompt was sent instead of an answer, so the request was cancelled."
 AGENT_ENDED_TEXT: Final = "The agent ended before it got an answer, so this request is closed."
 UNANSWERABLE_TEXT: Final = "This request can no longer be answered."
+WITHDRAWN_TEXT: Final = "This was closed without an answer, so there is nothing to answer any more."
 MAX_CARDS: Final = 20
 """Permission requests and questions that a page shows; an agent decides how many there are."""
 
 
 def request_cards(session: TaskSession) -> list[dict[str, Any]]:
     """Return the cards of the first open requests, and of those of the newest run that closed without an answer."""
-    requests = _load_requests(session)
+    return _cards_of(session, _load_requests(session))
+
+
+def request_card(session: TaskSession, request_id: str) -> dict[str, Any] | None:
+    """Return the card of one request, which says how it ended unless it is open; None if the session has none."""
+    request = session.permissions.filter(id=request_id).first()
+    if request is None:
+        return None
+    (card,) = _cards_of(session, [request])
+    if request.state != PermissionState.PENDING and not card["closed"]:
+        card["closed"] = _end_of(request, card)
+    return card
+
+
+def _end_of(request: PermissionRequest, card: Mapping[str, Any]) -> str:
+    """Return how a request ended that is no longer open."""
+    if request.state != PermissionState.RESOLVED:
+        return WITHDRAWN_TEXT
+    answer = "Answered"
+    if card["given"] and request.kind == RequestKind.PERMISSION:
+        answer = f"Answered with “{option_name(request, card['given'])}”"
+    if card["answered_by"]:
+        return f"{answer} by {card['answered_by']}."
+    return f"{answer}."
+
+
+def for_this_time(card: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a card without the answers that last; ``lasts`` says whether there were any."""
+    options = [option for option in card["options"] if not option["effect"]]
+    return {**card, "options": options, "lasts": len(options) < len(card["options"])}
+
+
+def _cards_of(session: TaskSession, requests: Sequence[PermissionRequest]) -> list[dict[str, Any]]:
     keys = permission_keys(requests)
     small = {request.id for request in requests if request.size <= 2 * REVIEW_LIMIT}
     calls = _review_contexts(session, requests, small)

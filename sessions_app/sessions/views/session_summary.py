@@ -67,6 +67,7 @@ def session_chips(row: SessionRow) -> dict[str, Any]:
     return {
         "session": session,
         "chips": format_html_join(" ", "{}", ((pill_of(label),) for label in chips)),
+        "may_answer": getattr(session, "asks", False) or getattr(session, "questions", False),
         "processes": row.facts.background_process_count,
         "commands": "\n".join(process_commands(session, is_running=row.facts.agent_running)),
         "needy": bool(needs)

@@ -9,7 +9,7 @@ from typing import Any, Final
 from django.contrib import messages
 from django.contrib.staticfiles.finders import find
 from django.http import Http404, HttpResponse, JsonResponse
-from django.shortcuts import get_object_or_404, redirect, render
+from django.shortcuts import get_object_or_404, render, resolve_url
 from django.utils import timezone
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_POST, require_safe
@@ -23,7 +23,7 @@ from sessions_app.background.services import set_background_policy
 from sessions_app.kernel.rules.states import PromptState
 from sessions_app.kernel.services.errors import Invalid, PermissionPending, SessionsError
 from sessions_app.models import Message, TaskSession
-from sessions_app.pages.shortcuts import find_session, queried_number
+from sessions_app.pages.shortcuts import find_session, queried_number, redirect_back
 from sessions_app.permissions.views.question_forms import WrongAnswer, answer_from_page, question_context
 from sessions_app.prompts import services as prompts
 from sessions_app.prompts.rules.attachments import MAX_FILE_BYTES, MAX_FILES, MAX_TOTAL_BYTES, taken_files_sentence
@@ -177,8 +177,13 @@ def act_on_session(request: UserHttpRequest, task_id: uuid.UUID, session_id: uui
     row = find_session(request, task_id, session_id)
     if action not in ACTIONS:
         raise Http404(action)
+    notes = []
+    if action == "answer" and "next" in request.POST:  # the page that it returns to does not show the request
+        notes.append("Your answer is on its way to the agent.")
     try:
-        return run_and_redirect(request, lambda: ACTIONS[action](row, request), "session", row.task_id, row.id)
+        return run_and_redirect(
+            request, lambda: ACTIONS[action](row, request), "session", row.task_id, row.id, notes=notes
+        )
     except WrongAnswer as error:
         asked = error.permission
         context = {
@@ -188,6 +193,7 @@ def act_on_session(request: UserHttpRequest, task_id: uuid.UUID, session_id: uui
             "permission_request": asked,
             "question": question_context(asked.question, error.content, error.problems),
             "resume_token": _posted_value(request, "resume_token"),
+            "back": _posted_value(request, "next"),
         }
         return render(request, "permissions/answer_question.html", context, status=400)
 
@@ -236,6 +242,7 @@ def run_and_redirect(
 ) -> HttpResponse:
     """Call ``do``, then redirect to ``page`` (arguments of ``redirect``); a script gets JSON instead.
 
+    A form that names another page of this site (``next``) leads back to that one.
     ``notes``, to which ``do`` may add, are shown on that page; they are the ``note`` of the JSON. Errors become a
     message on that page, or 409 with ``{code, message}`` for a script. Only without a script do PermissionPending and
     WrongAnswer propagate, so that the caller can ask again.
@@ -257,4 +264,4 @@ def run_and_redirect(
             return JsonResponse({"next_message_id": str(uuid.uuid4()), "note": " ".join(notes)})
         for note in notes:
             messages.info(request, note)
-    return redirect(*page)
+    return redirect_back(request, resolve_url(*page))

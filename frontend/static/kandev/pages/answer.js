@@ -1,0 +1,4 @@
+import "../frame.js";
+import "../attention.js";
+import "../list.js";
+import "../answers.js";
