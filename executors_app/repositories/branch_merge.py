@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import os
 import tempfile
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -29,10 +30,15 @@ MERGE: Final = Bounds(memory=2 << 30, cpu=60, seconds=180.0, output=4 << 20, fil
 """For a merge that is carried out."""
 PREVIEW: Final = Bounds(memory=1 << 30, cpu=10, seconds=20.0, output=4 << 20, file=256 << 20, pool=Pool.VIEW)
 """For a merge that is only tried, to say what it would do."""
+MERGE_SECONDS: Final = 600.0
+PREVIEW_SECONDS: Final = 20.0
+"""For all commits of a rebase together, checked before each."""
 MAX_REBASED: Final = 200
 """Commits of a branch that is rebased."""
 MAX_SUBJECTS: Final = 100
 """Commits whose subjects are read."""
+TOO_LARGE: Final = "merge_too_large"
+_TOO_LARGE_SENTENCE: Final = "This takes too long to be tried here. Squash it instead, or do it by hand."
 _SUBJECT_LENGTH: Final = 200
 _BRANCHES: Final = "refs/heads/"
 _CLEAN: Final = "1"
@@ -76,11 +82,16 @@ def _plain(text: str) -> str:
     return "".join(letter for letter in text if letter.isprintable() and letter not in "<>").strip(" .,:;\"'\\")
 
 
-def find_target(team: TeamRepository, base: str) -> str:
-    """Return the ref of the branch that a task names as its base (empty: that of HEAD); empty if it is no branch."""
+def find_target(team: TeamRepository, base: str, default: str = "") -> str:
+    """Return the ref of the branch that a task names as its base; empty if it is no branch.
+
+    Without a name, it is the branch of HEAD, or ``default`` if HEAD is on none.
+    """
     if not base:
         head = team.head()
-        return head if head.startswith(_BRANCHES) else ""
+        if head.startswith(_BRANCHES) or not default:
+            return head if head.startswith(_BRANCHES) else ""
+        base = default
     name = base if base.startswith("refs/") else f"{_BRANCHES}{base}"
     if name.startswith(_BRANCHES) and not name.startswith(WORKSPACE_BRANCH_PREFIX) and name in team.refs(name):
         return name
@@ -145,7 +156,7 @@ def is_merged(team: TeamRepository, request: MergeRequest, result: str) -> bool:
 def prepare_merge(team: TeamRepository, request: MergeRequest) -> str:
     """Return the commit to which the target is to be moved; changes nothing. Raises MergeRefused, GitFailed."""
     require_unchanged(team, request)
-    with _scratch(team, MERGE) as scratch:
+    with _scratch(team, MERGE, MERGE_SECONDS) as scratch:
         return scratch.result(request)
 
 
@@ -155,7 +166,7 @@ def apply_merge(team: TeamRepository, request: MergeRequest, result: str, key: s
     ``key`` names the request, and nothing else that adds objects to the repository. Raises MergeRefused, GitFailed.
     """
     require_unchanged(team, request)
-    with _scratch(team, MERGE) as scratch:
+    with _scratch(team, MERGE, MERGE_SECONDS) as scratch:
         if scratch.result(request) != result:
             raise GitFailed("The merge had another result when it was repeated.", cause=Cause.UNKNOWN)
         known = (request.expected_commit, request.branch_commit)
@@ -190,13 +201,17 @@ class MergePreview:
 
 def preview_merge(team: TeamRepository, request: MergeRequest) -> MergePreview:
     """Try a merge, and return what it would do; changes nothing. Raises GitFailed."""
-    with _scratch(team, PREVIEW) as scratch:
+    with _scratch(team, PREVIEW, PREVIEW_SECONDS) as scratch:
         ahead, behind = scratch.distance(request.branch_commit, request.expected_commit)
         subjects = scratch.subjects(request.expected_commit, request.branch_commit)
         try:
             scratch.result(request)
         except MergeRefused as refusal:
             return MergePreview(ahead, behind, subjects, refusal.code, refusal.message, refusal.conflicts)
+        except GitFailed as error:
+            if error.cause is not Cause.TIME:
+                raise
+            return MergePreview(ahead, behind, subjects, TOO_LARGE, _TOO_LARGE_SENTENCE, ())
     return MergePreview(ahead, behind, subjects, "", "", ())
 
 
@@ -206,14 +221,14 @@ def count_unmerged(team: TeamRepository, branch_commit: str, target_commit: str)
 
 
 @contextmanager
-def _scratch(team: TeamRepository, bounds: Bounds) -> Iterator[_Scratch]:
-    """Make a repository that borrows the team's objects, and remove it again."""
+def _scratch(team: TeamRepository, bounds: Bounds, seconds: float) -> Iterator[_Scratch]:
+    """Make a repository that borrows the team's objects, and remove it again; ``seconds`` limit a rebase in it."""
     with tempfile.TemporaryDirectory(prefix="kandev-merge-") as folder:
         path = Path(folder) / "repository.git"
         bare.make_bare_repository(path, team.object_format, mode=0o700)
         (path / "objects" / "info" / "alternates").write_bytes(os.fsencode(team.git.directory / "objects") + b"\n")
         git = Git(path, account=str(team.common), descriptors=team.git.descriptors)
-        yield _Scratch(git, bounds)
+        yield _Scratch(git, bounds, time.monotonic() + seconds)
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,6 +237,8 @@ class _Scratch:
 
     git: Git
     bounds: Bounds
+    until: float
+    """When a rebase is given up (monotonic clock)."""
 
     def result(self, request: MergeRequest) -> str:
         """Make the commits of a merge, and return the last one. Raises MergeRefused, GitFailed."""
@@ -286,6 +303,8 @@ class _Scratch:
                 "merge_too_long", f"The branch has more than {MAX_REBASED} commits. Merge or squash it instead."
             )
         for line in lines:
+            if time.monotonic() > self.until:
+                raise MergeRefused(TOO_LARGE, _TOO_LARGE_SENTENCE)
             commit, *parents = line.split()
             if len(parents) != 1:
                 raise MergeRefused(

@@ -48,6 +48,10 @@ _MESSAGE_BYTES: Final = 16_000
 """Bytes of what a program writes for people that are kept, beginning from the end."""
 _TERM_GRACE: Final = 2.0
 """Seconds in which git may remove its lock files before it is killed."""
+ORPHAN_GRACE: Final = 5.0
+"""Seconds after its time is over in which a program ends itself, if the process that had to end it was killed."""
+_TIME_WAS_OVER: Final = 124
+"""Exit code of ``timeout`` when it has ended its program."""
 
 _SAFE_SETTINGS: Final = (
     f"core.hooksPath={os.devnull}",
@@ -328,11 +332,13 @@ def run_to_end(
 ) -> FinishedProcess:
     """Run a program that waits for other machines, under limits, and return how it ended. Raises GitFailed.
 
-    Unlike git on files of ours, it may do nothing for long, and its failures are for the caller to explain.
+    Unlike git on files of ours, it may do nothing for long, and its failures are for the caller to explain. If we are
+    killed, it outlives us by its time at most: it runs below ``timeout``, which ends its whole process group.
     """
+    guard = ("timeout", "-k", str(_TERM_GRACE), str(bounds.seconds + ORPHAN_GRACE))
     with memory_file(b"") as stdin:
         process = start_limited(
-            command,
+            [*guard, *command],
             bounds,
             cwd=cwd,
             environment=environment,
@@ -351,7 +357,9 @@ def run_to_end(
         pass
     finally:
         _end(process, Path(command[0]).name)
-    if exit_code is not None:
+    if exit_code is not None and process.returncode == _TIME_WAS_OVER:
+        exit_code = None
+    elif exit_code is not None:
         exit_code = process.returncode
     return FinishedProcess(exit_code, bytes(out.data[: bounds.output]), bytes(errors.data))
 

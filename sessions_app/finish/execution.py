@@ -6,6 +6,8 @@ import logging
 import uuid
 from typing import Final
 
+from django.db import InterfaceError, OperationalError
+
 from executors_app.machine import crash_points
 from executors_app.wire.errors import ExecutorError
 from sessions_app.finish import models
@@ -16,6 +18,7 @@ from sessions_app.finish.rules.finish import MAX_ATTEMPTS, FinishKind, FinishSta
 
 log = logging.getLogger(__name__)
 UNAVAILABLE: Final = "finish_unavailable"
+FAILED: Final = "finish_failed"
 RIGHT_LOST: Final = "finish_right_lost"
 OUTCOME_UNKNOWN: Final = "finish_outcome_unknown"
 
@@ -45,6 +48,12 @@ def carry_out(intent_id: uuid.UUID) -> bool:
         return _record_failure(intent, error.code, error.message)
     except OSError as error:  # such as a full disk
         return _record_failure(intent, UNAVAILABLE, f"A file could not be read or written: {error.strerror or error}.")
+    except (OperationalError, InterfaceError):  # the database is unavailable, so nothing can be counted either
+        raise
+    except Exception as error:
+        log.exception("session %s: its %s failed", intent.session_id, intent.kind)
+        message = f"An unexpected error occurred ({type(error).__name__}). The server log has the details."
+        return _record_failure(intent, FAILED, message)
     return True
 
 
@@ -78,5 +87,5 @@ def _record_failure(intent: FinishIntent, code: str, message: str) -> bool:
     if intent.state == FinishState.APPLYING:
         models.settle_unknown(intent, OUTCOME_UNKNOWN, message)
     else:
-        models.settle_refused(intent, Refusal(UNAVAILABLE, message))
+        models.settle_refused(intent, Refusal(FAILED if code == FAILED else UNAVAILABLE, message))
     return True

@@ -71,7 +71,7 @@ class FinishIntent(TeamModel):
     created_at = models.DateTimeField(default=timezone.now, editable=False)
     """Also the date of the commits that it makes, so that a repeated merge makes the same commit."""
     attempts = models.PositiveIntegerField(default=0)
-    """Attempts that failed because a repository could not be used."""
+    """Attempts that failed because a repository could not be used, or with an error that nobody expected."""
     result_commit = models.CharField(max_length=64, blank=True, default="")
     """Where the target is moved to; known from before it is moved."""
     error_code = models.CharField(max_length=64, blank=True, default="")
@@ -121,7 +121,7 @@ def record_plan(intent: FinishIntent, result_commit: str) -> bool:
 
 
 def record_failed_attempt(intent: FinishIntent, code: str, message: str) -> None:
-    """Count an attempt that failed because a repository could not be used; it is tried again."""
+    """Count a failed attempt; it is tried again."""
     FinishIntent.objects.pending().filter(id=intent.id).update(
         attempts=models.F("attempts") + 1, error_code=code, error_message=message[:_ERROR_LIMIT]
     )

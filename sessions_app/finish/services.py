@@ -30,7 +30,7 @@ from sessions_app.finish.rules.finish import (
     Strategy,
     branch_name,
 )
-from sessions_app.finish.rules.wording import merge_message, squash_message
+from sessions_app.finish.rules.wording import merge_message, missing_base_sentence, squash_message
 from sessions_app.kernel.services.errors import FinishPending, Invalid, NotMergeable, ReadOnly
 from sessions_app.models import TaskSession, session_transaction
 from sessions_app.recovery.services.assessment import execution_of
@@ -41,6 +41,7 @@ NO_BRANCH: Final = "merge_branch_missing"
 NO_TARGET: Final = "merge_target_missing"
 UNAVAILABLE: Final = "merge_repository_unavailable"
 TAKEN_BACK: Final = "merge_taken_back"
+OTHER_STRATEGY: Final = "merge_other_strategy"
 _RECENT: Final = 5
 
 
@@ -82,23 +83,24 @@ def read_merge_state(session: TaskSession, strategy: str = Strategy.MERGE) -> Me
     if repository is None:
         return MergeState(problem=NO_REPOSITORY, message="The task names no repository, so there is nothing to merge.")
     try:
-        return _read_merge_state(session, TeamRepository.open(Path(repository.path)), strategy)
+        return _read_merge_state(
+            session, TeamRepository.open(Path(repository.path)), strategy, repository.default_branch
+        )
     except ExecutorError as error:
         return MergeState(problem=UNAVAILABLE, message=error.message)
     except OSError as error:
         return MergeState(problem=UNAVAILABLE, message=f"The repository cannot be read now: {error.strerror}.")
 
 
-def _read_merge_state(session: TaskSession, team: TeamRepository, strategy: str) -> MergeState:
+def _read_merge_state(session: TaskSession, team: TeamRepository, strategy: str, default: str) -> MergeState:
     branch = session_branch(session)
     commit = team.refs(branch).get(branch, "") if branch else ""
     if not commit:
         message = "The session’s branch is not in the repository yet."
         return MergeState(branch, problem=NO_BRANCH, message=message)
-    target = branch_merge.find_target(team, session.task.base_branch)
+    target = branch_merge.find_target(team, session.task.base_branch, default)
     if not target:
-        message = "The base of the task is not a branch of the repository, so nothing can be merged into it."
-        return MergeState(branch, commit, problem=NO_TARGET, message=message)
+        return MergeState(branch, commit, problem=NO_TARGET, message=missing_base_sentence(session.task.base_branch))
     target_commit = team.refs(target).get(target, "")
     checked_out = branch_merge.where_checked_out(team, target)
     request = MergeRequest(strategy, branch, commit, target, target_commit, "", "", "", timezone.now())
@@ -191,10 +193,10 @@ def request_merge(
         raise Invalid(f"message must have at most {MESSAGE_LIMIT} characters.", field="message")
     earlier = _same_merge(session, branch_commit, target_commit)
     if earlier is not None and earlier.is_open:
-        return earlier
+        return _of_strategy(earlier, strategy)
     state = read_merge_state(session, strategy)
     if earlier is not None and state.problem != TAKEN_BACK:
-        return earlier
+        return _of_strategy(earlier, strategy)
     _require_reviewed(state, branch_commit, target_commit)
     return request_intent(
         FinishIntent(
@@ -217,6 +219,21 @@ def _same_merge(session: TaskSession, branch_commit: str, target_commit: str) ->
     """Return the merge that the same confirmation has requested, also once it has moved the base."""
     rows = FinishIntent.objects.filter(session_id=session.id, kind=FinishKind.MERGE, state__in=ONCE_STATES)
     return rows.filter(branch_commit=branch_commit, expected_commit=target_commit).first()
+
+
+def _of_strategy(earlier: FinishIntent, strategy: str) -> FinishIntent:
+    """Return the earlier merge of the same commits. Raises NotMergeable if that one has another strategy."""
+    if earlier.strategy == strategy:
+        return earlier
+    who = earlier.by.get_username() if earlier.by is not None else "another member"
+    raise NotMergeable(
+        f"{who} has already requested to {earlier.strategy} these commits, so they are not merged by {strategy}.",
+        reason=OTHER_STRATEGY,
+        intent_id=str(earlier.id),
+        strategy=earlier.strategy,
+        state=earlier.state,
+        by=who,
+    )
 
 
 def _require_reviewed(state: MergeState, branch_commit: str, target_commit: str) -> None:
@@ -251,7 +268,8 @@ def find_intent(session: TaskSession, intent_id: uuid.UUID) -> FinishIntent | No
 def request_intent(intent: FinishIntent) -> FinishIntent:
     """Write a new intent and its event; return the earlier one if the same is requested again.
 
-    Raises FinishPending while another one of the session is to be carried out.
+    Raises FinishPending while another one of the session is to be carried out, and NotMergeable if the same was
+    requested with another strategy.
     """
     event = FinishRequested(
         intent_id=str(intent.id),
@@ -266,7 +284,7 @@ def request_intent(intent: FinishIntent) -> FinishIntent:
         # The session is locked, so of two requests at once the second finds the row of the first.
         earlier = _same_intent(intent)
         if earlier is not None:
-            return earlier
+            return _of_strategy(earlier, intent.strategy)
         if FinishIntent.objects.pending().filter(session_id=intent.session_id).exists():
             raise FinishPending
         intent.save(force_insert=True)

@@ -134,7 +134,7 @@ def _count_unmerged(session: TaskSession, branch: str) -> tuple[int | None, str,
         return 0, "", ""
     try:
         team = TeamRepository.open(Path(repository.path))
-        target = branch_merge.find_target(team, session.task.base_branch)
+        target = branch_merge.find_target(team, session.task.base_branch, repository.default_branch)
         tip = team.refs(branch).get(branch)
         if tip is None or not target:
             return None, target, tip or ""

@@ -11,6 +11,7 @@ from django.shortcuts import redirect, render
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_GET, require_http_methods, require_POST
 
+from executors_app.repositories.branch_merge import TOO_LARGE
 from sessions_app.accounts.authorization import may_write_session
 from sessions_app.accounts.requests import UserHttpRequest
 from sessions_app.finish import services
@@ -93,9 +94,14 @@ def _context(request: UserHttpRequest, session: TaskSession, strategy: str) -> d
 
 
 def _command(session: TaskSession, state: MergeState, strategy: str) -> str:
-    """Return the command that merges into a base that is checked out; empty if it is not."""
+    """Return the command that merges what Kandev does not: into a base that is checked out, or too much; or nothing."""
     repository = session.task.repository
-    if not state.checked_out or repository is None:
+    if repository is None:
+        return ""
+    if state.problem == TOO_LARGE and not state.checked_out:
+        commits = (state.branch_commit, state.target, state.target_commit)
+        return wording.command_in_a_worktree(repository.path, strategy, *commits)
+    if not state.checked_out:
         return ""
     # The paths of worktrees are written by whoever can write the repository: only the repository's own is named.
     path = repository.path if state.checked_out == "main" else ""

@@ -64,6 +64,29 @@ class MergeSessionArguments(SessionArguments):
     ] = ""
 
 
+class PreviewPushArguments(SessionArguments):
+    """A push that is only looked at."""
+
+    target: Annotated[
+        Literal["branch", "base"], Field(description="The session's branch, or the base of its task after a merge.")
+    ] = "branch"
+
+
+class PushSessionArguments(SessionArguments):
+    """A push of the commit that was reviewed, while the branch on the server is where it was."""
+
+    target: Annotated[Literal["branch", "base"], Field(description="As for preview_push.")] = "branch"
+    commit: Annotated[str, Field(max_length=64, description="The reviewed commit, from preview_push.")]
+    remote_commit: Annotated[
+        str,
+        Field(max_length=64, description="Where the branch on the server is, from preview_push; empty: nowhere yet."),
+    ]
+    overwrite: Annotated[
+        bool,
+        Field(description="Leave commits behind that only the server has; on the session's own branch alone."),
+    ] = False
+
+
 class PageArguments(Arguments):
     """Names a page of a list."""
 

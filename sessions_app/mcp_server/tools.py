@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from pydantic import BaseModel
 
-from sessions_app.mcp_server import acting, arguments, merging, reading, results
+from sessions_app.mcp_server import acting, arguments, merging, pushing, reading, results
 
 INSTRUCTIONS: Final = """\
 Kandev runs coding agents. A task is a piece of work in a git repository; a session is one agent in a git worktree of \
@@ -195,6 +195,28 @@ TOOLS: Final[Sequence[Tool]] = (
         arguments.MergeSessionArguments,
         results.Merge,
         merging.merge_session,
+        is_destructive=True,
+    ),
+    Tool(
+        "preview_push",
+        "Preview a push",
+        "Say what pushing a session's branch, or the base of its task, to the repository's remote would do, with the "
+        "two commits that push_session needs. Asks the server where the branch is, and changes nothing.",
+        arguments.PreviewPushArguments,
+        results.PushPreview,
+        pushing.preview_push,
+        reads_only=True,
+    ),
+    Tool(
+        "push_session",
+        "Push a session's branch",
+        "Push the reviewed commit to the repository's remote. Ask your user first: a push starts what the server runs "
+        "for the branch, such as CI, with the secrets that are stored there. Name both commits as preview_push "
+        "returned them: if one has moved, nothing is pushed. The push is made in the background; call again with the "
+        "same commits to see its state.",
+        arguments.PushSessionArguments,
+        results.Push,
+        pushing.push_session,
         is_destructive=True,
     ),
 )

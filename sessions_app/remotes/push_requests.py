@@ -11,12 +11,14 @@ from django.contrib.auth.models import User
 from django.db.models import QuerySet
 
 from executors_app.repositories import branch_merge
+from executors_app.repositories.bare import OBJECT_ID
 from executors_app.repositories.remote_failures import RemoteFailed
 from executors_app.repositories.team import TeamRepository
 from executors_app.wire.errors import ExecutorError
 from sessions_app.finish.models import FinishIntent
 from sessions_app.finish.rights import may_finish
 from sessions_app.finish.rules.finish import ONCE_STATES, FinishKind, FinishState, branch_name
+from sessions_app.finish.rules.wording import missing_base_sentence
 from sessions_app.finish.services import request_intent, session_branch
 from sessions_app.kernel.services.errors import Invalid, NotPushable, ReadOnly
 from sessions_app.models import RepositoryRemote, TaskSession
@@ -84,7 +86,7 @@ def read_push_state(session: TaskSession, target: str = BRANCH, *, look: bool = 
     state = replace(state, address=remote.address)
     try:
         team = TeamRepository.open(Path(repository.path))
-        state = _find_commit(state, session, team)
+        state = _find_commit(state, session, team, repository.default_branch)
         if state.problem or not remote.is_ready:
             return state if state.problem else _not_ready(state)
         if not look:
@@ -103,9 +105,9 @@ def _not_ready(state: PushState) -> PushState:
     return replace(state, problem=NOT_READY, message=message)
 
 
-def _find_commit(state: PushState, session: TaskSession, team: TeamRepository) -> PushState:
+def _find_commit(state: PushState, session: TaskSession, team: TeamRepository, default: str) -> PushState:
     if state.target == BASE:
-        ref = branch_merge.find_target(team, session.task.base_branch)
+        ref = branch_merge.find_target(team, session.task.base_branch, default)
     else:
         ref = session_branch(session)
     commit = team.refs(ref).get(ref, "") if ref else ""
@@ -113,7 +115,7 @@ def _find_commit(state: PushState, session: TaskSession, team: TeamRepository) -
         return replace(state, ref=ref, commit=commit)
     message = "The session’s branch is not in the repository yet."
     if state.target == BASE:
-        message = "The base of the task is not a branch of the repository."
+        message = missing_base_sentence(session.task.base_branch)
     return replace(state, ref=ref, problem=NO_BRANCH, message=message)
 
 
@@ -160,6 +162,10 @@ def request_push(
         raise ReadOnly("Only staff, the team’s admins and teams with the permission push_branches can push.")
     if target not in PUSH_TARGETS:
         raise Invalid("target must be branch or base.", field="target")
+    if not OBJECT_ID.fullmatch(commit):
+        raise Invalid("commit must be the full id of a commit.", field="commit")
+    if expected and not OBJECT_ID.fullmatch(expected):
+        raise Invalid("expected must be the full id of a commit, or empty.", field="expected")
     if expected is not None:
         known = read_push_state(session, target, look=False)
         earlier = _same_push(session, replace(known, commit=commit), expected).filter(state__in=ONCE_STATES).first()

@@ -19,8 +19,11 @@ from sessions_app.redaction.visible_text import make_visible
 REMOTE_CHANGED: Final = "push_remote_changed"
 COMMIT_MISSING: Final = "push_commit_missing"
 OUTCOME_UNKNOWN: Final = "push_outcome_unknown"
-LOOK_WAIT: Final = 60.0
-"""Seconds to wait for another connection to the server before the attempt counts as failed."""
+LOOK_WAIT: Final = 90.0
+"""Seconds to wait for another connection to the server before the attempt counts as failed.
+
+All attempts together wait for longer than a connection can last that a killed process has left behind.
+"""
 _IN_DOUBT: Final = frozenset({RemoteCause.TIMEOUT, RemoteCause.UNREACHABLE, RemoteCause.FAILED, RemoteCause.BUSY})
 """After these, the server may have taken the push, or may take it at the next attempt."""
 

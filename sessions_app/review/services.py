@@ -10,9 +10,18 @@ from urllib.parse import quote
 
 from executors_app.machine.git import branch_changes
 from executors_app.machine.git.branch_changes import Comparison
+from executors_app.machine.git.git_directory import BRANCH_PREFIX
 from executors_app.repositories import saved_branch
+from executors_app.repositories.branch_merge import find_target
 from executors_app.repositories.recovery_refs import SavedWork
-from executors_app.wire.errors import AgentctlForeign, AgentctlRefused, AgentctlUnreachable, NotKept
+from executors_app.repositories.team import TeamRepository
+from executors_app.wire.errors import (
+    AgentctlForeign,
+    AgentctlRefused,
+    AgentctlUnreachable,
+    NotKept,
+    RepositoryUnusable,
+)
 from executors_app.wire.protocol import Code
 from sessions_app.models import TaskSession
 from sessions_app.review.rules.parts import WHOLE_BRANCH, Part, PartKind
@@ -44,7 +53,7 @@ def read_branch_hunks(
     session: TaskSession, paths: Sequence[str], context: int, part: Part = WHOLE_BRANCH, *, kept: bool
 ) -> dict[str, Any]:
     """Return the hunks of some of these files; raises what ``list_branch_changes`` raises."""
-    base = session.task.base_branch
+    base = find_base(session)
     if part.kind is PartKind.BRANCH:
         if kept:
             return saved_branch.saved_branch_hunks(*_saved(session, base), paths, context)
@@ -58,9 +67,26 @@ def read_branch_hunks(
     return ask_agentctl(session, lambda client: client.part_hunks(between, paths, context))
 
 
+def find_base(session: TaskSession) -> str:
+    """Return the branch with which a session's branch is compared; empty: where it has started.
+
+    That is what its task names. If it names none, and the repository has none checked out, it is the default branch.
+    """
+    base, repository = session.task.base_branch, session.task.repository
+    if base or repository is None or not repository.default_branch:
+        return base
+    try:
+        team = TeamRepository.open(Path(repository.path))
+        if team.head().startswith(BRANCH_PREFIX):
+            return ""
+        return find_target(team, "", repository.default_branch).removeprefix(BRANCH_PREFIX)
+    except (RepositoryUnusable, OSError):
+        return ""
+
+
 def _list_changes(session: TaskSession, part: Part, *, kept: bool) -> tuple[dict[str, Any], str]:
     """Return what a part has changed, and why that is not known."""
-    base = session.task.base_branch
+    base = find_base(session)
     if part.kind is PartKind.BRANCH:
         if kept:
             return saved_branch.saved_branch_changes(*_saved(session, base)), ""

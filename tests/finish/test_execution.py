@@ -6,6 +6,7 @@ import errno
 
 import pytest
 from django.contrib.auth.models import User
+from django.db import OperationalError
 
 from executors_app.wire.errors import RepositoryUnusable
 from sessions_app.accounts.authorization import may_merge, may_push
@@ -70,18 +71,28 @@ def test_refusal_changes_nothing_and_is_told(effect: RecordedEffect) -> None:
 
 
 @pytest.mark.parametrize(
-    ("error", "message"),
+    ("error", "code", "message"),
     [
-        (RepositoryUnusable("The repository does not answer."), "The repository does not answer."),
+        (
+            RepositoryUnusable("The repository does not answer."),
+            "finish_unavailable",
+            "The repository does not answer.",
+        ),
         (
             OSError(errno.ENOSPC, "No space left on device"),
+            "finish_unavailable",
             "A file could not be read or written: No space left on device.",
+        ),
+        (
+            RuntimeError("nobody expects this"),
+            "finish_failed",
+            "An unexpected error occurred (RuntimeError). The server log has the details.",
         ),
     ],
 )
 @pytest.mark.parametrize(("is_planned", "state"), [(False, FinishState.REFUSED), (True, FinishState.UNKNOWN)])
-def test_repository_that_cannot_be_used_ends_as_what_is_known(
-    effect: RecordedEffect, is_planned: bool, state: FinishState, error: Exception, message: str
+def test_attempts_that_fail_are_counted_and_end_as_what_is_known(
+    effect: RecordedEffect, is_planned: bool, state: FinishState, error: Exception, code: str, message: str
 ) -> None:
     intent = request()
     if is_planned:
@@ -91,7 +102,18 @@ def test_repository_that_cannot_be_used_ends_as_what_is_known(
         assert not carry_out(intent.id)
     assert fresh(intent).error_message == message
     assert carry_out(intent.id)
-    assert fresh(intent).state == state
+    row = fresh(intent)
+    assert (row.state, row.error_message) == (state, message)
+    assert row.error_code == ("finish_outcome_unknown" if is_planned else code)
+    assert last_payload(intent.session, f"session.finish.{state}")["error_code"] == row.error_code
+
+
+def test_database_that_does_not_answer_is_no_attempt(effect: RecordedEffect) -> None:
+    intent = request()
+    effect.unavailable = OperationalError("the database is starting up")
+    with pytest.raises(OperationalError):
+        carry_out(intent.id)
+    assert (fresh(intent).state, fresh(intent).attempts) == (FinishState.REQUESTED, 0)
 
 
 def test_end_is_recorded_once_by_two_processes(effect: RecordedEffect) -> None:

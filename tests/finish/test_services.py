@@ -9,10 +9,11 @@ import pytest
 
 from sessions_app.finish.execution import carry_out
 from sessions_app.finish.merging import MergeEffect
-from sessions_app.finish.models import record_plan
+from sessions_app.finish.models import FinishIntent, record_plan
 from sessions_app.finish.rules.finish import FinishState
-from sessions_app.finish.services import read_merge_state, read_uncommitted, suggested_message
+from sessions_app.finish.services import read_merge_state, read_uncommitted, request_intent, suggested_message
 from sessions_app.kernel.services.errors import FinishPending, Invalid, NotMergeable, ReadOnly
+from sessions_app.review.services import find_base
 from tests.executors.repositories import run_git
 from tests.finish.repositories import MAIN, Mergeable, mergeable
 from tests.supervisor.rows import change, fresh, make_session, make_user
@@ -127,6 +128,50 @@ def test_second_merge_waits_for_the_end_of_the_first(merged: Mergeable) -> None:
     with pytest.raises(FinishPending):
         merged.request()
     assert merged.session.finish_intents.get().id == first.id
+
+
+def test_second_member_with_another_strategy_is_told_of_the_first(merged: Mergeable) -> None:
+    before = merged.at()
+    first = merged.request(strategy="squash")
+    other = make_user("grace")
+    values: dict[str, Any] = {"by": other, "strategy": "rebase", "target_commit": before}
+    told = {"intent_id": str(first.id), "strategy": "squash", "by": make_user().username}
+    for state in (FinishState.REQUESTED, FinishState.DONE):
+        with pytest.raises(NotMergeable, match="has already requested to squash these commits") as caught:
+            merged.request(**values)
+        assert caught.value.details == {"reason": "merge_other_strategy", "state": str(state), **told}
+        # Also if both have asked at once, and the second has not seen the row of the first.
+        with pytest.raises(NotMergeable):
+            request_intent(FinishIntent(**{**copied(first), "by": other, "strategy": "rebase"}))
+        assert merged.request(**{**values, "strategy": "squash"}).id == first.id
+        assert carry_out(first.id)
+
+
+def copied(intent: FinishIntent) -> dict[str, Any]:
+    """Return the values by which a second request is the same."""
+    names = ("session", "kind", "remote", "branch_ref", "branch_commit", "target_ref", "expected_commit")
+    return {name: getattr(intent, name) for name in names}
+
+
+def test_detached_repository_is_merged_into_its_default_branch(merged: Mergeable) -> None:
+    change(merged.session.task, base_branch="")
+    repository = merged.session.task.repository
+    assert repository is not None
+    for default in ("", "gone"):
+        change(repository, default_branch=default)
+        state = read_merge_state(fresh(merged.session))
+        assert (state.target, state.problem) == ("", "merge_target_missing")
+        assert "Set the repository’s default branch" in state.message
+    change(repository, default_branch="main")
+    session = fresh(merged.session)
+    assert (read_merge_state(session).target, find_base(session)) == ("main", "main")
+    # What is checked out comes first, and is where sessions start.
+    run_git(merged.path, "checkout", "--quiet", "-b", "trunk")
+    assert (read_merge_state(session).target, find_base(session)) == ("trunk", "")
+    change(session.task, base_branch="gone")
+    session = fresh(session)
+    assert "gone is not a branch of the repository" in read_merge_state(session).message
+    assert find_base(session) == "gone"
 
 
 @pytest.mark.parametrize("values", [{"strategy": "octopus"}, {"message": "x" * 20_001}, {"branch_commit": "main\0"}])

@@ -37,6 +37,7 @@ ARGUMENTS: dict[str, dict[str, Any]] = {
     "answer_permission": {"permission_id": PERMISSION, "option_id": "allow"},
     "wait_for_turn": {"timeout_seconds": 1},
     "merge_session": {"strategy": "merge", "branch_commit": "a" * 40, "target_commit": "b" * 40},
+    "push_session": {"commit": "a" * 40, "remote_commit": ""},
 }
 SESSION_TOOLS = [tool for tool in TOOLS if issubclass(tool.arguments_type, arguments.SessionArguments)]
 WRITING_TOOLS = [tool for tool in TOOLS if not tool.reads_only]

@@ -242,6 +242,16 @@ def test_merge_that_is_too_long_to_rebase_is_refused(repository: Path, monkeypat
     assert refusal(repository, request_of(repository, "rebase")) == "merge_too_long"
 
 
+def test_rebase_that_takes_too_long_is_told_as_that(repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(branch_merge, "PREVIEW_SECONDS", 0.0)
+    monkeypatch.setattr(branch_merge, "MERGE_SECONDS", 0.0)
+    team, request = TeamRepository.open(repository), request_of(repository, "rebase")
+    preview = branch_merge.preview_merge(team, request)
+    assert (preview.problem, preview.ahead, preview.conflicts) == ("merge_too_large", 2, ())
+    assert refusal(repository, request) == "merge_too_large"
+    assert branch_merge.preview_merge(team, request_of(repository, "squash")).problem == ""
+
+
 def test_locked_target_is_tried_again(repository: Path) -> None:
     request = request_of(repository)
     team = TeamRepository.open(repository)

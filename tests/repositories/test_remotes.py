@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import stat
 import subprocess
 from collections.abc import Callable, Iterator
@@ -10,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from executors_app.repositories import git, remotes
 from executors_app.repositories.remote_failures import RemoteCause, RemoteFailed, classify_failure
 from executors_app.repositories.remote_keys import generate_key
 from executors_app.repositories.remotes import Credential, Remote, scan_host_keys
@@ -24,6 +26,7 @@ from tests.repositories.remote_servers import (
     make_hosted,
 )
 from tests.services import require
+from tests.waiting import PATIENCE, eventually
 
 BRANCH = "refs/heads/kandev/1"
 
@@ -203,6 +206,28 @@ def test_token_is_not_sent_on_to_another_server(over_http: Remote, http: GitHttp
     other.close()
     assert failure.cause == RemoteCause.REDIRECTED
     assert other.paths == []
+
+
+def test_push_that_a_killed_process_has_left_behind_ends_by_itself(
+    over_ssh: Remote, repository: Path, team: TeamRepository, hosted: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    commit = commit_in(repository, "one")
+    monkeypatch.setattr(remotes, "PUSH", replace(remotes.PUSH, seconds=3.0))
+    monkeypatch.setattr(git, "ORPHAN_GRACE", 0.0)
+    (hosted / "hold").touch()
+    add_hook(hosted, "pre-receive", "touch begun; while [ -e hold ]; do sleep 0.1; done; exit 1")
+    child = multiprocessing.get_context("fork").Process(
+        target=lambda: over_ssh.push(team.git, commit, BRANCH, "", wait=0)
+    )
+    child.start()
+    try:
+        eventually(lambda: (hosted / "begun").exists() or not child.is_alive(), describe="the server is busy with it")
+        child.kill()
+        child.join()
+        # Its git holds the lock while it lives, and the server would never let it end.
+        assert over_ssh.refs(wait=PATIENCE) == {}
+    finally:
+        (hosted / "hold").unlink()
 
 
 def _content(path: Path) -> bytes:

@@ -43,7 +43,7 @@ ONCE_STATES: Final = (*OPEN_STATES, FinishState.DONE)
 """States in which the same intent is not added again."""
 
 MAX_ATTEMPTS: Final = 8
-"""How often an intent is tried while a repository cannot be used; together they take about two minutes."""
+"""How often an intent is tried before it is given up; the pauses between them take about 20 seconds."""
 MESSAGE_LIMIT: Final = 20_000
 """Characters of a commit's message."""
 MAX_CONFLICTS: Final = 100

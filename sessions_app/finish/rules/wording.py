@@ -56,6 +56,16 @@ def intent_sentence(intent: DescribedIntent) -> str:
     return f"{verb} {commit} into {target} at {intent.expected_commit[:12]}"
 
 
+def missing_base_sentence(named: str) -> str:
+    """Return why a task has no base, and what to choose; ``named``: the base that it names."""
+    if named:
+        return f"{named} is not a branch of the repository. Create it there, or start a task with another base branch."
+    return (
+        "The task names no base branch, and the repository has none checked out. Set the repository’s default branch "
+        "in the settings, or start a task with a base branch."
+    )
+
+
 def command_by_hand(path: str, strategy: str, branch_commit: str, target_commit: str) -> str:
     """Return the command that does in a checked-out base what Kandev does not do there."""
     git = f"git -C {shlex.quote(path)}" if path else "git"
@@ -64,6 +74,13 @@ def command_by_hand(path: str, strategy: str, branch_commit: str, target_commit:
     if strategy == Strategy.REBASE:
         return f"{git} cherry-pick {target_commit}..{branch_commit}"
     return f"{git} merge --no-ff {branch_commit}"
+
+
+def command_in_a_worktree(path: str, strategy: str, branch_commit: str, target: str, target_commit: str) -> str:
+    """Return the command that merges into a base that is not checked out: in a worktree beside the repository."""
+    place = f"{path.rstrip('/')}-merge"
+    added = f"git -C {shlex.quote(path)} worktree add {shlex.quote(place)} {shlex.quote(target)}"
+    return f"{added} && {command_by_hand(place, strategy, branch_commit, target_commit)}"
 
 
 def _one_line(name: str) -> str:

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import html
+import re
+import subprocess
 from pathlib import Path
 
 import pytest
 from django.test import Client
 
+from executors_app.repositories import branch_merge
 from sessions_app.finish import services
 from sessions_app.finish.execution import carry_out
 from sessions_app.finish.rules.wording import conflict_prompt
@@ -93,6 +97,24 @@ def test_checked_out_base_shows_the_command_that_merges_it(merged: Mergeable, ad
     run_git(merged.path, "worktree", "add", "--quiet", str(tmp_path / "elsewhere"), "main")
     text = ada.get(path_of(merged)).content.decode()
     assert f"<code>git merge --no-ff {merged.at(merged.branch)}</code>" in text
+
+
+def test_rebase_that_takes_too_long_shows_the_command_that_makes_it(
+    merged: Mergeable, ada: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(branch_merge, "PREVIEW_SECONDS", 0.0)
+    text = ada.get(path_of(merged), {"strategy": "rebase"}).content.decode()
+    assert "This takes too long to be tried here." in text
+    command = re.search(r'class="command"><code>(.*?)</code>', text)
+    assert command is not None
+    assert 'name="branch_commit"' not in text
+    # Whoever runs it has merged.
+    monkeypatch.setenv("GIT_CONFIG_COUNT", "2")
+    for number, (name, value) in enumerate((("user.name", "A"), ("user.email", "a@example.org"))):
+        monkeypatch.setenv(f"GIT_CONFIG_KEY_{number}", name)
+        monkeypatch.setenv(f"GIT_CONFIG_VALUE_{number}", value)
+    subprocess.run(["/bin/sh", "-c", html.unescape(command[1])], check=True, capture_output=True)
+    assert merged.subjects()[:2] == ["Write two", "Write one"]
 
 
 def test_uncommitted_changes_are_named(merged: Mergeable, ada: Client, monkeypatch: pytest.MonkeyPatch) -> None:
