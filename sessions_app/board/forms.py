@@ -14,7 +14,7 @@ from executors_app.models import AgentProfile, Executor
 from sessions_app.accounts.authorization import writable_teams
 from sessions_app.agents.services.profiles import profiles_for, visible_profiles
 from sessions_app.board.services.tasks import BRANCH_PATTERN, DESCRIPTION_LIMIT, default_choice
-from sessions_app.catalogue.services.repositories import without_scratch
+from sessions_app.catalogue.services.repositories import preselected_repository, without_scratch
 from sessions_app.kernel.services.errors import SessionsError
 from sessions_app.models import Repository, Task, TaskSession
 from sessions_app.prompts.rules.attachments import MAX_FILE_BYTES, MAX_FILES, MAX_TOTAL_BYTES, AttachedFile
@@ -42,7 +42,7 @@ class _StartForm(forms.Form):
         self.initial.setdefault("agent_profile", usual.profile)
         self.initial.setdefault("executor", usual.executor)
         if "repository" in self.fields:
-            self.initial.setdefault("repository", usual.repository)
+            self.initial.setdefault("repository", preselected_repository(user, usual.repository))
 
     def choose(self, name: str, rows: Any) -> None:
         """Offer ``rows`` for the field ``name``."""
@@ -114,7 +114,7 @@ class TaskCreateForm(_StartForm):
         label="Base branch",
         required=False,
         max_length=255,
-        help_text="If empty, the repository's default branch.",
+        help_text="If empty, where new tasks of the repository start.",
         error_messages={"invalid": "This cannot be the name of a branch."},
     )
 

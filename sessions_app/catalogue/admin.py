@@ -38,23 +38,24 @@ class RepositoryAdmin(StaffModelAdmin):
     """Repositories that staff opened to teams; path and team are fixed once added."""
 
     form = RepositoryForm
-    list_display = ("name", "team", "path", "default_branch", "created_at")
+    list_display = ("name", "team", "path", "default_branch", "is_default", "removed_at", "created_at")
     list_filter = ("team",)
     list_select_related = ("team",)
     search_fields = ("id", "name", "path", "team__name")
     date_hierarchy = "created_at"
     fields = ("name", "team", "path", "default_branch")
+    shown_later = ("default_base", "is_default", "removed_at", "created_at")
 
     def get_readonly_fields(self, request: HttpRequest, obj: Any = None) -> tuple[str, ...]:
         """Keep team and path of an existing repository, because tasks work there."""
         if obj:
-            return ("team", "path", "created_at")
+            return ("team", "path", *self.shown_later)
         return ()
 
     def get_fields(self, request: HttpRequest, obj: Any = None) -> list[Any]:
-        """Show the creation time of an existing repository."""
+        """Show what the settings page has changed of an existing repository, and its creation time."""
         if obj:
-            return [*self.fields, "created_at"]
+            return [*self.fields, *self.shown_later]
         return [*self.fields]
 
     def changeform_view(self, request: HttpRequest, object_id: str | None = None, *args: Any, **options: Any) -> Any:

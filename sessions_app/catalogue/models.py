@@ -22,6 +22,13 @@ class Repository(TeamModel):
     team = models.ForeignKey("auth.Group", models.PROTECT, related_name="repositories")
     path = models.CharField(max_length=4096)
     default_branch = models.CharField(max_length=255, blank=True, default="")
+    """Its main branch, as people know it; empty: unknown."""
+    default_base = models.CharField(max_length=255, blank=True, default="", db_default="")
+    """What new tasks start from unless they name a base; empty: what is checked out when a session starts."""
+    is_default = models.BooleanField(default=False, db_default=False)
+    """Whether new tasks of the team use it unless they name another."""
+    removed_at = models.DateTimeField(null=True, blank=True)
+    """Since when no new task can use it; the tasks that it has stay. None: it is open to the team."""
     store_id = models.CharField(max_length=36, blank=True, default=new_store_id, db_default="", editable=False)
     """Name of the directory of its published objects, which no other row ever gets: another team may later be given
     the same path. Empty: release 1.0.0 wrote the row, and the directory is named after the path."""
@@ -31,7 +38,12 @@ class Repository(TeamModel):
         db_table = "repositories"
         verbose_name_plural = "repositories"
         ordering = ("name", "id")
-        constraints = (models.UniqueConstraint(fields=("team", "path"), name="one_repository_per_team_and_path"),)
+        constraints = (
+            models.UniqueConstraint(fields=("team", "path"), name="one_repository_per_team_and_path"),
+            models.UniqueConstraint(
+                fields=("team",), condition=models.Q(is_default=True), name="one_default_repository_per_team"
+            ),
+        )
 
     def __str__(self) -> str:
         return self.name

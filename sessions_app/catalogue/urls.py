@@ -4,17 +4,20 @@ from __future__ import annotations
 
 from django.urls import path
 
-from sessions_app.catalogue import views
+from sessions_app.catalogue import repository_views, views
 from sessions_app.catalogue.api import views as api
 
 urlpatterns = [
     path("executors/", views.list_executors, name="executors"),
     path("executors/live/", views.executor_updates, name="executors-live"),
     path("executors/<uuid:executor_id>/look/", views.probe_and_redirect, name="executor-look"),
+    path("settings/repositories/", repository_views.list_repositories, name="settings-repositories"),
+    path("settings/repositories/<uuid:repository_id>/", repository_views.edit_repository, name="settings-repository"),
 ]
 
 api_urlpatterns = [
     path("repositories/", api.RepositoryListCreateView.as_view()),
+    path("repositories/<uuid:repository_id>/", api.RepositoryDetailView.as_view()),
     path("executors/", api.ExecutorListCreateView.as_view()),
     path("executors/running/", api.ExecutionListView.as_view()),
     path("executors/<uuid:executor_id>/", api.ExecutorDetailView.as_view()),

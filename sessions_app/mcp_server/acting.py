@@ -13,7 +13,7 @@ from rest_framework.serializers import BaseSerializer
 from sessions_app.accounts.authorization import may_write_session
 from sessions_app.board.api.serializers import NewTaskSerializer
 from sessions_app.board.services import tasks
-from sessions_app.catalogue.services.repositories import without_scratch
+from sessions_app.catalogue.services.repositories import only_or_default
 from sessions_app.kernel.services.errors import NotFound, ReadOnly
 from sessions_app.mcp_server import arguments, results
 from sessions_app.mcp_server.reading import view_session, visible_session
@@ -72,14 +72,11 @@ def _task_values(user: User, values: arguments.StartTaskArguments) -> dict[str, 
 
 
 def _usual_repository(team: Group, key: str) -> Repository | None:
-    """Return the team's repository if it has exactly one."""
+    """Return the team's default repository, or its only one."""
     earlier = Task.objects.filter(team=team, idempotency_key=key).select_related("repository").first()
     if earlier is not None:
         return earlier.repository
-    repositories = list(without_scratch(Repository.objects.filter(team=team))[:2])
-    if len(repositories) == 1:
-        return repositories[0]
-    return None
+    return only_or_default(Repository.objects.filter(team=team))
 
 
 def _choose(user: User, task: Task, values: arguments.StartTaskArguments) -> dict[str, UUID]:

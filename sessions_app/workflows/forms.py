@@ -12,7 +12,7 @@ from django.db.models import QuerySet
 from executors_app.models import AgentProfile, Executor
 from sessions_app.accounts.authorization import writable_teams
 from sessions_app.agents.services.profiles import visible_profiles
-from sessions_app.catalogue.services.repositories import without_scratch
+from sessions_app.catalogue.services.repositories import only_or_default, without_scratch
 from sessions_app.models import Repository
 from sessions_app.workflows.language.limits import MAX_BYTES, MAX_ITERATIONS, MAX_RETRIES
 from sessions_app.workflows.language.schema import Port
@@ -70,9 +70,9 @@ class WorkflowForm(forms.Form):
         if workflow is not None:
             self._adapt_triggers(workflow)
         else:
-            first_two = list(repositories[:2])
-            if len(first_two) == 1:
-                self.initial.setdefault("repository", first_two[0].pk)  # as run_workflow does
+            usual = only_or_default(of_teams)  # as run_workflow does
+            if usual is not None:
+                self.initial.setdefault("repository", usual.pk)
         self.only_team: Group | None = None
         if workflow is not None or teams.count() == 1:
             self.fields["team"].required = False

@@ -23,7 +23,7 @@ from rich.tree import Tree
 from executors_app.models import Executor
 from sessions_app.accounts.authorization import may_write
 from sessions_app.agents.services.profiles import profiles_of
-from sessions_app.catalogue.services.repositories import add_repository, without_scratch
+from sessions_app.catalogue.services.repositories import add_repository, only_or_default
 from sessions_app.kernel.services.errors import Invalid
 from sessions_app.management.console import VisibleConsole
 from sessions_app.management.startup import EXIT_COULD_NOT_RUN
@@ -262,21 +262,14 @@ def resolve_repository(team: Group, given: Path | None, file: Path) -> Repositor
     if path is None:
         if given is not None:
             raise command_error(f"{given} is not in a git repository")
-        return _only_repository(team)
-    found = Repository.objects.filter(team=team, path=str(path)).first()
+        return only_or_default(Repository.objects.filter(team=team))
+    found = Repository.objects.filter(team=team, path=str(path), removed_at=None).first()
     if found is not None or given is None:
-        return found or _only_repository(team)
+        return found or only_or_default(Repository.objects.filter(team=team))
     try:
         return add_repository({"name": Path(path).name, "team": team, "path": path})
     except Invalid as error:
         raise command_error(f"{given}: {error.message}") from error
-
-
-def _only_repository(team: Group) -> Repository | None:
-    rows = without_scratch(Repository.objects.filter(team=team))[:2]
-    if len(rows) == 1:
-        return rows[0]
-    return None
 
 
 def resolve_profile(name: str, team: Group) -> Any:

@@ -43,6 +43,7 @@ OPERATORS_WRITE = {
 MANAGERS_WRITE = {("teams/<int:team_id>/policy/", "patch"), ("teams/<int:team_id>/mcp-servers/", "put")}
 MANAGERS_WRITE |= {("repositories/<uuid:repository_id>/mcp-servers/", "put")}
 MANAGERS_WRITE |= {("teams/<int:team_id>/budget/", "put")}
+MANAGERS_WRITE |= {("repositories/<uuid:repository_id>/", method) for method in ("patch", "delete")}
 _REMOTE = "repositories/<uuid:repository_id>/remote/"
 MANAGERS_WRITE |= {(_REMOTE, "put"), (_REMOTE, "delete"), (f"{_REMOTE}key/", "put"), (f"{_REMOTE}token/", "put")}
 MANAGERS_WRITE |= {(f"{_REMOTE}{part}", "post") for part in ("host-keys/", "test/")}

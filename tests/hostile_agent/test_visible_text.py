@@ -71,7 +71,7 @@ PLANTED: Final[Mapping[type[Model], tuple[str, ...]]] = {
     Workflow: ("name", "description", "trigger_error", "triggers_paused"),
     WorkflowRun: ("name", "error"),
     NodeRun: ("error", "waiting_for", "output_tail"),
-    Repository: ("name", "default_branch"),
+    Repository: ("name", "default_branch", "default_base"),
     Task: ("title", "description", "base_branch"),
     TaskSession: ("model", "worktree_path", "worktree_branch", "error_message"),
     SweepOutcome: ("reason", "error_message"),

@@ -183,6 +183,11 @@ API: Final[Mapping[str, Methods]] = {
     _PROMPT + "send-now/": {"post": writes(409).at(message_id="queued")},
     _PROMPT + "dismiss/": {"post": writes(200)},
     "api/v1/repositories/": {"get": known(), "post": staff_writes(400)},
+    "api/v1/repositories/<uuid:repository_id>/": {
+        "get": Row((401, 404, 200, 200, 200)),
+        "patch": Row((401, 404, 403, 403, 200), {"name": "renamed"}),
+        "delete": Row((401, 404, 403, 403, 204)),
+    },
     "api/v1/version/": {"get": known()},
     "api/v1/agent-types/": {"get": known()},
     "api/v1/agent-types/<slug:name>/login/": {
@@ -300,6 +305,11 @@ PAGES: Final[Mapping[str, Methods]] = {
     "settings/repositories/<uuid:repository_id>/mcp-servers/": {
         "get": Row((LOGIN, 404, 200, 200, 200)),
         "post": Row((LOGIN, 404, 403, 403, 302), {"remove": "docs"}),
+    },
+    "settings/repositories/": {"get": page(), "post": page_staff(422)},
+    "settings/repositories/<uuid:repository_id>/": {
+        "get": Row((LOGIN, 404, 200, 200, 200)),
+        "post": Row((LOGIN, 404, 403, 403, 302), {"action": "default"}),
     },
     "settings/repositories/<uuid:repository_id>/remote/": {
         "get": Row((LOGIN, 404, 200, 200, 200)),

@@ -53,6 +53,7 @@ SECTIONS: Final = (
     SettingsSection("settings-password", "Password and logins", SettingsGroup.USER),
     SettingsSection("settings-notifications", "Notifications", SettingsGroup.USER),
     SettingsSection("settings-tokens", "API tokens", SettingsGroup.USER),
+    SettingsSection("settings-repositories", "Repositories", SettingsGroup.WORK),
     SettingsSection("settings-teams", "Teams", SettingsGroup.TEAMS),
     SettingsSection("settings-people", "People", SettingsGroup.TEAMS, for_staff=True),
 )

@@ -214,7 +214,7 @@ def _add_repository(request: UserHttpRequest, chosen: _Setup) -> str:
         raise ReadOnly("Only administrators can add repositories.")
     path = request.POST.get("path", "").strip()
     name = path.rstrip("/").rpartition("/")[2][:200]
-    row = add_repository({"name": name, "team": chosen.team, "path": path})
+    row = add_repository({"name": name, "team": chosen.team, "path": path}, request.user)
     messages.success(request, f"{row.name} is available to {chosen.team.name}.")
     return f"{chosen.url}#task"
 

@@ -116,17 +116,26 @@ def create_task(user: User, values: Mapping[str, Any], mark: Mapping[str, str] |
     Raises Invalid for a repository that staff have not opened to the team.
     """
     repository = values.get("repository") or _repository_by_path(values["team"], values.get("repository_path", ""))
-    if repository is not None and repository.team_id != values["team"].id:
-        raise Invalid("This repository belongs to another team.", field="repository")
+    base = values.get("base_branch", "")
+    if repository is not None:
+        if repository.team_id != values["team"].id:
+            raise Invalid("This repository belongs to another team.", field="repository")
+        _require_open(repository)
+        base = base or repository.default_base
     return Task.objects.create(
         title=values["title"],
         description=values.get("description", ""),
         team=values["team"],
         repository=repository,
-        base_branch=values.get("base_branch", ""),
+        base_branch=base,
         created_by=user,
         **(mark or {}),
     )
+
+
+def _require_open(repository: Repository) -> None:
+    if repository.removed_at is not None:
+        raise Invalid("This repository was removed from the team. Choose another one.", field="repository")
 
 
 def _repository_by_path(team: Group, path: str) -> Repository | None:
@@ -174,6 +183,8 @@ def change_task(task: Task, values: Mapping[str, Any], version: str | None = Non
         changed = {name: value for name, value in own.items() if getattr(row, name) != value}
         if changed.keys() & {"repository", "base_branch"} and row.sessions.exists():
             raise Conflict("The repository and base branch of a task cannot change once it has sessions.")
+        if changed.get("repository") is not None:
+            _require_open(changed["repository"])
         for name, value in changed.items():
             setattr(row, name, value)
         row.save(update_fields=[*changed, "updated_at"])

@@ -14,10 +14,12 @@ from sessions_app.api.serializers.common import (
     SizedDictField,
     StrictCharField,
     StrictModelSerializer,
+    StrictSerializer,
     TeamField,
     choice_field,
 )
 from sessions_app.board.api.serializers import BranchField
+from sessions_app.catalogue.services.repository_settings import repository_version
 from sessions_app.models import Repository
 
 
@@ -125,11 +127,26 @@ class RepositorySerializer(StrictModelSerializer):
     """A repository that staff opened to a team."""
 
     team = serializers.IntegerField(source="team_id", read_only=True)
+    version = serializers.SerializerMethodField(help_text="Identifies the present settings.")
 
     class Meta:
         model = Repository
-        fields = ("id", "name", "team", "path", "default_branch", "created_at")
+        fields = (
+            "id",
+            "name",
+            "team",
+            "path",
+            "default_branch",
+            "default_base",
+            "is_default",
+            "version",
+            "created_at",
+        )
         read_only_fields = fields
+
+    def get_version(self, repository: Repository) -> str:
+        """Return the version to change the settings with."""
+        return repository_version(repository)
 
 
 class NewRepositorySerializer(serializers.Serializer[Any]):
@@ -139,3 +156,13 @@ class NewRepositorySerializer(serializers.Serializer[Any]):
     team = TeamField()
     path = StrictCharField(max_length=4096, trim_whitespace=False)
     default_branch = BranchField(required=False)
+
+
+class RepositoryChangeSerializer(StrictSerializer):
+    """Changes of a repository's settings; with ``version``, they are saved only over that version."""
+
+    name = StrictCharField(required=False, max_length=200)
+    default_branch = BranchField(required=False, help_text="Empty: unknown.")
+    default_base = BranchField(required=False, help_text="What new tasks start from. Empty: what is checked out.")
+    is_default = serializers.BooleanField(required=False, help_text="A team has at most one default repository.")
+    version = StrictCharField(required=False, max_length=64)

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import uuid
+from functools import cached_property
 
+from django.contrib.auth.models import Group
 from django.shortcuts import get_object_or_404
 from rest_framework.response import Response
 
 from executors_app.models import Executor
 from sessions_app.accounts.requests import UserRequest
-from sessions_app.api.base_views import ApiView, StaffWritePermission
+from sessions_app.api.base_views import ApiView, StaffWritePermission, TeamManagerWritePermission
 from sessions_app.api.serializers.common import document_responses
 from sessions_app.catalogue.api.serializers import (
     ExecutionQuerySerializer,
@@ -18,6 +20,7 @@ from sessions_app.catalogue.api.serializers import (
     NewExecutorSerializer,
     NewRepositorySerializer,
     ProbeAnswerSerializer,
+    RepositoryChangeSerializer,
     RepositorySerializer,
 )
 from sessions_app.catalogue.services.executors import (
@@ -27,6 +30,11 @@ from sessions_app.catalogue.services.executors import (
     visible_executions,
 )
 from sessions_app.catalogue.services.repositories import add_repository
+from sessions_app.catalogue.services.repository_settings import (
+    change_repository,
+    remove_repository,
+    settings_repositories,
+)
 from sessions_app.models import Repository
 
 
@@ -93,10 +101,51 @@ class RepositoryListCreateView(ApiView):
     @document_responses({200: RepositorySerializer(many=True)})
     def get(self, request: UserRequest) -> Response:
         """List the repositories."""
-        return self.list(RepositorySerializer, Repository.objects.visible_to(request.user))
+        return self.list(RepositorySerializer, Repository.objects.visible_to(request.user).filter(removed_at=None))
 
     @document_responses({201: RepositorySerializer}, 400, 403, request=NewRepositorySerializer)
     def post(self, request: UserRequest) -> Response:
         """Open a git repository on this machine to a team. Staff only."""
-        made = add_repository(self.body(NewRepositorySerializer, any_team=True))
+        made = add_repository(self.body(NewRepositorySerializer, any_team=True), request.user)
         return self.show(RepositorySerializer, made, 201)
+
+
+class RepositoryDetailView(ApiView):
+    """One repository that is open to a team."""
+
+    permission_classes = [TeamManagerWritePermission]
+
+    @cached_property
+    def repository(self) -> Repository:
+        """The repository in the URL. Raises Http404 unless the user is a member of its team or staff."""
+        found: Repository = get_object_or_404(settings_repositories(self.request.user), id=self.kwargs["repository_id"])
+        return found
+
+    @property
+    def team(self) -> Group:
+        """Its team."""
+        return self.repository.team
+
+    @document_responses({200: RepositorySerializer}, 404)
+    def get(self, request: UserRequest, repository_id: uuid.UUID) -> Response:
+        """Return a repository."""
+        return self.show(RepositorySerializer, self.repository)
+
+    @document_responses({200: RepositorySerializer}, 400, 403, 404, 409, request=RepositoryChangeSerializer)
+    def patch(self, request: UserRequest, repository_id: uuid.UUID) -> Response:
+        """Change name, default branch, base of new tasks, or make it the team's default. Staff and the team's admins.
+
+        With `version`, it is saved only over that version, else 409 `repository_changed`.
+        """
+        values = self.body(RepositoryChangeSerializer)
+        version = values.pop("version", None)
+        return self.show(RepositorySerializer, change_repository(self.repository, values, request.user, version))
+
+    @document_responses({204: None}, 403, 404, 409, request=None)
+    def delete(self, request: UserRequest, repository_id: uuid.UUID) -> Response:
+        """Remove a repository from its team: no new task can use it. Staff and the team's admins.
+
+        Its tasks stay, with their sessions. Fails with `repository_in_use` while workflows use it.
+        """
+        remove_repository(self.repository, request.user)
+        return Response(status=204)

@@ -9,13 +9,14 @@ from pathlib import Path
 from typing import Any, Final
 
 from django.conf import settings
-from django.contrib.auth.models import Group
+from django.contrib.auth.models import Group, User
 from django.db import transaction
 from django.db.models import Q, QuerySet
 
 from executors_app.repositories.scratch import BRANCH, create_scratch_repository
 from executors_app.repositories.team import TeamRepository
 from executors_app.wire.errors import RepositoryUnusable
+from sessions_app.accounts.audit import record_change
 from sessions_app.kernel.services.errors import Invalid
 from sessions_app.models import Repository
 
@@ -27,21 +28,26 @@ Kandev tests agents in branches of this repository. It contains nothing of value
 """
 
 
-def add_repository(values: Mapping[str, Any]) -> Repository:
+def add_repository(values: Mapping[str, Any], by: User | None = None) -> Repository:
     """Open a git repository to a team. The caller has checked that the user is staff, who alone may do this.
 
     ``values``: name, team, path, and optionally default_branch (default: the branch that is checked out). Raises
-    Invalid if it is no repository, is outside the allowed folders, or is already open to the team.
+    Invalid if it is no repository, is outside the allowed folders, or is already open to the team. One that was
+    removed from the team returns, with the tasks that it had. ``by`` is the person who does it; None for a command.
     """
     found = inspect_repository(values["path"])
-    if Repository.objects.filter(team=values["team"], path=found.path).exists():
-        raise Invalid("This repository is already open to the team.", field="path")
-    return Repository.objects.create(
-        name=values["name"],
-        team=values["team"],
-        path=found.path,
-        default_branch=values.get("default_branch") or found.branch,
-    )
+    known = {"name": values["name"], "default_branch": values.get("default_branch") or found.branch}
+    same = Repository.objects.filter(team=values["team"], path=found.path)
+    with transaction.atomic():
+        if same.exclude(removed_at=None).update(removed_at=None, **known):
+            row = same.get()
+        elif same.exists():
+            raise Invalid("This repository is already open to the team.", field="path")
+        else:
+            row = Repository.objects.create(team=values["team"], path=found.path, **known)
+        if by is not None:
+            record_change(by, row, f"Opened to the team {values['team'].name}")
+    return row
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,8 +106,36 @@ def scratch_root() -> Path:
 
 
 def without_scratch(repositories: QuerySet[Repository], *, keep: uuid.UUID | None = None) -> QuerySet[Repository]:
-    """Return the repositories offered for work: without those in which agents are tested, but with ``keep``."""
-    return repositories.filter(~Q(path__startswith=f"{scratch_root()}/") | Q(pk=keep))
+    """Return the repositories offered for work: without those in which agents are tested, but with ``keep``.
+
+    Those that were removed from their team are not offered either.
+    """
+    offered = ~Q(path__startswith=f"{scratch_root()}/") & Q(removed_at=None)
+    return repositories.filter(offered | Q(pk=keep))
+
+
+def preselected_repository(user: User, last: uuid.UUID | None) -> uuid.UUID | None:
+    """Return the repository that a form for new tasks begins with; ``last`` is the one that the user has used last.
+
+    It is the default of that one's team if the team has chosen one, else ``last``. A user who has used none gets the
+    default of the first of their teams that has one.
+    """
+    defaults = without_scratch(Repository.objects.visible_to(user)).filter(is_default=True)
+    by_team = dict(defaults.order_by("team__name").values_list("team_id", "id"))
+    if not by_team:
+        return last
+    if last is None:
+        return next(iter(by_team.values()))
+    team = Repository.objects.visible_to(user).filter(id=last).values_list("team_id", flat=True).first()
+    return by_team.get(team, last)  # type: ignore[arg-type]
+
+
+def only_or_default(repositories: QuerySet[Repository]) -> Repository | None:
+    """Return the default repository of a team, or else its only one; None if it has several or none."""
+    first_two = list(without_scratch(repositories).order_by("-is_default", "name", "id")[:2])
+    if first_two and (len(first_two) == 1 or first_two[0].is_default):
+        return first_two[0]
+    return None
 
 
 def scratch_repository(team: Group) -> Repository:

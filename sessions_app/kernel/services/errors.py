@@ -183,6 +183,14 @@ class IdempotencyKeyReused(SessionsError, code="idempotency_key_reused"):
     """This idempotency key was used for a different request. Use a new key for each request."""
 
 
+class RepositoryInUse(SessionsError, code="repository_in_use"):
+    """Workflows use this repository. Choose another one there first."""
+
+
+class RepositoryChanged(SessionsError, code="repository_changed"):
+    """Someone else has changed this repository meanwhile, so your change was not saved."""
+
+
 class ExecutorInUse(SessionsError, code="executor_in_use"):
     """Sessions or workflows use this executor."""
 

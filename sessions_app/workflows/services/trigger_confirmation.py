@@ -145,7 +145,8 @@ def _format_lines(values: Mapping[str, Any]) -> str:
 def _repository(row: Repository | None) -> str:
     if row is None:
         return ""
-    return _format_lines({"id": row.pk, "name": row.name, "path": row.path, "branch": row.default_branch})
+    values = {"id": row.pk, "name": row.name, "path": row.path, "branch": row.default_branch}
+    return _format_lines({**values, "base of new tasks": row.default_base})
 
 
 def _executor(row: Executor | None, digester: _SecretDigester) -> str:
