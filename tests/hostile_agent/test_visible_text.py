@@ -305,7 +305,15 @@ SHOWN: Final = re.compile(r"""(?:\.textContent = |\.title = |appendData\(|"aria-
 SAFE: Final = re.compile(r"""visible\(|^[`"][^$`"]*[`"]""")
 """Text through ``visible``, and words of the script."""
 KNOWN: Final[Mapping[str, tuple[str, ...]]] = {
-    "numbers": ("count ||", "chosen.length", "`${offers.length}", "counted(size,", "kept.length", "news ?"),
+    "numbers": (
+        "count ||",
+        "chosen.length",
+        "`${offers.length}",
+        "counted(size,",
+        "kept.length",
+        "news ?",
+        "isShown ?",
+    ),
     "times": ("written(", "needsDate ?"),
     "what the server's page shows already": (
         *("node.data.slice(", "form.dataset.asks", "`${button.dataset.act", "`Session: ${label}`", "document.title"),

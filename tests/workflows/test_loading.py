@@ -198,9 +198,9 @@ def test_diagnostic_names_file_line_node_and_fix() -> None:
     )
     misshapen = load_workflow(text, "w.yaml")
     assert [str(one) for one in misshapen.problems] == [
-        "w.yaml:4: error: node say: “shel” is not a node type [node_type] Did you mean “shell”?",
+        "w.yaml:4: error: step say: “shel” is not a step type [node_type] Did you mean “shell”?",
         (
-            "w.yaml:9: error: node ask: nodes.1.data.timeout: input should be a valid integer, "
+            "w.yaml:9: error: step ask: nodes.1.data.timeout: input should be a valid integer, "
             "unable to parse string as an integer [shape] Correct this value."
         ),
     ]
@@ -352,8 +352,8 @@ EXAMPLE = ROOT / "docs/examples/workflows/test-resumable-agent.yaml"
 def test_valid_files_are_reported_with_warnings(capsys: pytest.CaptureFixture[str]) -> None:
     call_command("validate_workflow", str(EXAMPLE))
     output = capsys.readouterr().out.splitlines()
-    assert "test-resumable-agent.yaml:19: warning: node loop: the loop continues while “approved” is true" in output[0]
-    assert output[1].endswith("test-resumable-agent.yaml: valid, 4 nodes")
+    assert "test-resumable-agent.yaml:19: warning: step loop: the loop continues while “approved” is true" in output[0]
+    assert output[1].endswith("test-resumable-agent.yaml: valid, 4 steps")
 
 
 def test_one_invalid_file_among_valid_ones_exits_with_2(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -364,6 +364,6 @@ def test_one_invalid_file_among_valid_ones_exits_with_2(tmp_path: Path, capsys: 
         call_command("validate_workflow", str(good), str(bad), str(tmp_path / "none.yaml"))
     output = capsys.readouterr().out
     assert ended.value.code == 2
-    assert f"{good}: valid, 1 node" in output
-    assert f"{bad}:7: error: node a: “shel” is not a node type [node_type] Did you mean “shell”?" in output
+    assert f"{good}: valid, 1 step" in output
+    assert f"{bad}:7: error: step a: “shel” is not a step type [node_type] Did you mean “shell”?" in output
     assert "none.yaml: error: the file cannot be read" in output

@@ -146,7 +146,7 @@ def test_impossible_run_is_refused_at_once(
 def test_runners_and_models_are_checked_before_anything_runs() -> None:
     AgentProfile.objects.create(name="Codex", agent_type="codex")
     nodes = [node(name, "agent", prompt="x", runner=runner) for name, runner in (("a", "codex"), ("b", "amp"))]
-    with pytest.raises(Invalid, match="Node “b”: no agent profile matches the runner “amp”"):
+    with pytest.raises(Invalid, match="Step “b”: no agent profile matches the runner “amp”"):
         start(workflow(nodes, ["a > b.input"]), repository=repository())
     misnamed = workflow([node("a", "agent", prompt="x", runner="codex", model="--dangerous")])
     with pytest.raises(Invalid) as refused:

@@ -187,7 +187,7 @@ def test_endless_loop_has_bounded_steps_and_size(
     ]
     values = [node(f"true-{name}", "constant", name, value=True) for name in "abc"]
     run = drive(workflow([*loops, *values], [f"true-{name}.value > {name}@dock:go:input" for name in "abc"]))
-    assert run.outcome.error == "the run has more than 2000 node runs; reduce the iterations or retries"
+    assert run.outcome.error == "the run has more than 2000 step runs; reduce the iterations or retries"
     assert len(run.records) < 2_100
 
 
@@ -209,7 +209,7 @@ def test_values_that_double_in_a_loop_are_refused() -> None:
     edges += [f"{name}.value > both.value" for name in ("a", "b", "seed")]
     edges += ["both.value > loop@dock:text:current", "true.value > loop@dock:go:input"]
     run = drive(workflow(DOUBLING, edges))
-    assert "the inputs of the node are larger than 8 MiB; pass less" in run.outcome.error
+    assert "the inputs of the step are larger than 8 MiB; pass less" in run.outcome.error
     assert len(run.records) < 100
 
 
@@ -217,7 +217,7 @@ def test_outputs_of_a_node_are_bounded_and_its_session_stays() -> None:
     outputs = [{"name": f"copy{number}", "type": "string"} for number in range(20)]
     agents = Agents(lambda prompts: "x" * (1 << 20))
     run = drive(workflow([node("agent", "agent", prompt="x", outputs=outputs)]), agents=agents)
-    assert "the outputs of the node are larger than 8 MiB" in run["agent"].error
+    assert "the outputs of the step are larger than 8 MiB" in run["agent"].error
     assert run["agent"].outputs == {"sessionId": "session-1", "exitCode": 0}
 
 
@@ -230,5 +230,5 @@ def test_outputs_collected_over_a_loop_are_bounded(monkeypatch: pytest.MonkeyPat
         node("text", "constant", "loop", value="x" * 1000),
     ]
     run = drive(workflow(nodes, ["true.value > loop@dock:go:input"]))
-    assert "all node runs are together larger than 0 MiB; reduce the iterations" in run.outcome.error
+    assert "all step runs are together larger than 0 MiB; reduce the iterations" in run.outcome.error
     assert len(run.records) < 200

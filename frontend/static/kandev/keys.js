@@ -16,6 +16,7 @@ const ACTIONS = {
   nextSession: () => step(1),
   previousSession: () => step(-1),
   find: () => document.getElementById("find-opener")?.click(),
+  search,
   list: () => dialog.showModal(),
 };
 
@@ -78,6 +79,12 @@ function isOnScreen(element) {
 function stop() {
   const button = document.querySelector("button[form=actions][formaction$='/cancel/']") ?? document.querySelector("button[form=actions][formaction$='/stop/']");
   if (button && confirm(visible(`${button.textContent.trim()}?`))) button.click();
+}
+
+function search() {
+  const { q } = document.getElementById("conversation-search").elements;
+  q.focus();
+  q.select();
 }
 
 function step(by) {

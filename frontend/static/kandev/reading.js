@@ -20,6 +20,10 @@ export function follow() {
   follows = true;
 }
 
+export function leaveEnd() {
+  follows = false;
+}
+
 // A reader at the end stays there; other readers see the number of new messages, which change() returns.
 export function keepingPlace(change) {
   const settle = placeKeeper();

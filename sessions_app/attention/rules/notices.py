@@ -401,8 +401,8 @@ def node_waits_notice(run_id: str, path: str, name: str, attempt: int) -> Notice
         AttentionKind.WORKFLOW,
         f"workflow_node:{run_id}:{attempt}:{sha256(path.encode()).hexdigest()[:16]}",
         text("The workflow “", quote(name), "” needs a decision"),
-        text("The agent of its node ", quote(path), " was interrupted, and nothing is sent twice automatically."),
-        "Open the session: continue, send the prompt again, or dismiss it. Dismissing it fails the node.",
+        text("The agent of its step ", quote(path), " was interrupted, and nothing is sent twice automatically."),
+        "Open the session: continue, send the prompt again, or dismiss it. Dismissing it fails the step.",
     )
 
 

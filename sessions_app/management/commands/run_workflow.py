@@ -58,7 +58,7 @@ class Command(VisibleCommand):
             help="the user whose rights the run has; required if several have write access",
         )
         parser.add_argument(
-            "--agent", default="", metavar="PROFILE", help="the agent profile for nodes without a runner"
+            "--agent", default="", metavar="PROFILE", help="the agent profile for steps without a runner"
         )
         parser.add_argument("--executor", default="", metavar="NAME", help="the executor to run on")
 

@@ -20,7 +20,7 @@ EXIT_INVALID: Final = 2
 class Command(VisibleCommand):
     """Check files, without the database and without reading files outside their project."""
 
-    help = "Check workflow files: print every error and warning with its file, line, node and fix."
+    help = "Check workflow files: print every error and warning with its file, line, step and fix."
     requires_system_checks: list[str] = []
     requires_migrations_checks = False
 
@@ -45,7 +45,7 @@ class Command(VisibleCommand):
                 count = found.workflow.root.count
                 if draw is not None:
                     _draw(found.workflow, draw / f"{file.stem}.svg")
-                self.stdout.write(f"{file}: valid, {plural(count, '1 node', '{} nodes')}")
+                self.stdout.write(f"{file}: valid, {plural(count, '1 step', '{} steps')}")
         if any(found.workflow is None for found in loaded.values()):
             sys.exit(EXIT_INVALID)
 

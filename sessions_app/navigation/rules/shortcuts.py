@@ -29,6 +29,7 @@ SESSION_KEYS: Final = (
     Shortcut("p", "previous session of the list", "previousSession"),
     Shortcut("j", "next changed file, in Changes", ""),
     Shortcut("k", "previous changed file, in Changes", ""),
+    Shortcut("f", "search this conversation", "search"),
     Shortcut("/", "find a session, a task, a page or an action", "find"),
     Shortcut("?", "list all shortcuts", "list"),
 )

@@ -461,7 +461,7 @@ def workspace(f: Facts) -> Situation:
     """Describe a session that is a workspace without an agent."""
     label = _label_at_rest(f, Code.WORKSPACE)
     text = "This session is a workspace: no agent runs in it."
-    step = "Other sessions of the task, or the nodes of a workflow, work in its directory."
+    step = "Other sessions of the task, or the steps of a workflow, work in its directory."
     if f.is_resting:
         return Situation(Code.WORKSPACE, "info", text, step, label=label)
     return Situation(Code.WORKSPACE, "", text, step, label=label)

@@ -279,7 +279,7 @@ class NodeRunDocumentSerializer(serializers.Serializer[Any]):
 
 
 class RunDocumentSerializer(serializers.Serializer[Any]):
-    """A run with all its node runs, in the order in which they began."""
+    """A run with all runs of its steps, in the order in which they began."""
 
     id = serializers.UUIDField()
     name = serializers.CharField()
@@ -300,6 +300,6 @@ class RunDocumentSerializer(serializers.Serializer[Any]):
 
 
 class ResumeRunSerializer(serializers.Serializer[Any]):
-    """Where a run resumes: the path of a node run; by default, the nodes that failed."""
+    """Where a run resumes: the path of a step's run; by default, the steps that failed."""
 
     node = StrictCharField(default="", allow_blank=True, max_length=1024)

@@ -198,7 +198,7 @@ class WorkflowRunDetailView(WorkflowRunApiView):
 
     @document_responses({200: RunDocumentSerializer}, 404)
     def get(self, request: UserRequest, run_id: uuid.UUID) -> Response:
-        """Show a run with all its node runs."""
+        """Show a run with all runs of its steps."""
         return self.run_response(200)
 
 
@@ -207,7 +207,7 @@ class WorkflowRunCancelView(WorkflowRunApiView):
 
     @document_responses({202: RunDocumentSerializer}, 404, 409, request=None)
     def post(self, request: UserRequest, run_id: uuid.UUID) -> Response:
-        """Cancel a run: its scripts and turns are stopped; finished node runs stay."""
+        """Cancel a run: its scripts and turns are stopped; finished steps stay."""
         runs.cancel_run(request.user, self.run)
         return self.run_response(202)
 
@@ -217,7 +217,7 @@ class WorkflowRunResumeView(WorkflowRunApiView):
 
     @document_responses({202: RunDocumentSerializer}, 400, 404, 409, 429, 503, request=ResumeRunSerializer)
     def post(self, request: UserRequest, run_id: uuid.UUID) -> Response:
-        """Resume a run at the nodes that failed, or at ``node``. Finished node runs before it and sessions are kept."""
+        """Resume a run at the steps that failed, or at ``node``. Finished steps before it and sessions are kept."""
         node = self.body(ResumeRunSerializer)["node"]
         with user_load_slot(request.user, counted=False):
             run = runs.retry_run(request.user, self.run, node)
@@ -231,7 +231,7 @@ class WorkflowCheckView(ApiView):
 
     @document_responses({200: CheckAnswerSerializer}, 400, 429, 503, request=CheckQuerySerializer)
     def post(self, request: UserRequest) -> Response:
-        """Check a text: every problem with its line, node and fix, and the drawing as SVG."""
+        """Check a text: every problem with its line, step and fix, and the drawing as SVG."""
         values = self.body(CheckQuerySerializer)
         with user_load_slot(request.user):
             found = check_text(values["text"], values["files"])

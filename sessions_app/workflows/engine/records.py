@@ -172,7 +172,7 @@ def too_large(label: str, values: Any) -> str:
     if size_of_value(values, MAX_NODE_VALUES) <= MAX_NODE_VALUES:
         return ""
     return (
-        f"the {label} of the node are larger than {MAX_NODE_VALUES >> 20} MiB; "
+        f"the {label} of the step are larger than {MAX_NODE_VALUES >> 20} MiB; "
         "pass less from iteration to iteration, or write it to a file of the workspace"
     )
 

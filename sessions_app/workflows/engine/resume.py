@@ -44,7 +44,7 @@ class _ResumePlan:
         if path:
             record = self.kept.get(path)
             if record is None or record.kind == ITERATION:
-                raise NothingToResume(f"no node ran at “{path}”")
+                raise NothingToResume(f"no step ran at “{path}”")
             return [path]
         found = [record.path for record in self.kept.values() if record.state in UNFINISHED_STATES]
         # A failure inside a loop or component fails that, too. Only the innermost is repeated; ``repeat`` reopens the
@@ -52,7 +52,7 @@ class _ResumePlan:
         leaves = [target for target in found if not any(_is_below(other, target) for other in found)]
         skipped = [record.path for record in self.kept.values() if record.state == NodeState.SKIPPED]
         if not leaves and not skipped:
-            raise NothingToResume("no node has failed or was cancelled")
+            raise NothingToResume("no step has failed or was cancelled")
         return leaves or skipped
 
     def repeat(self, path: str) -> None:

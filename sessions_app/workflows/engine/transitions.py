@@ -89,10 +89,10 @@ def advance_run(workflow: WorkflowGraph, run: Mapping[str, Any], records: Mappin
     end = walk.frame(Frame(scope=workflow.root, run=run, inputs=run))
     written = tuple(walk.written.values())
     if end is None and len(walk.records) > MAX_NODE_RUNS:
-        end = _FrameEnd(error=f"the run has more than {MAX_NODE_RUNS} node runs; reduce the iterations or retries")
+        end = _FrameEnd(error=f"the run has more than {MAX_NODE_RUNS} step runs; reduce the iterations or retries")
     if end is None and walk.size > MAX_RUN_VALUES:
         message = (
-            f"the inputs and outputs of all node runs are together larger than {MAX_RUN_VALUES >> 20} MiB; "
+            f"the inputs and outputs of all step runs are together larger than {MAX_RUN_VALUES >> 20} MiB; "
             "reduce the iterations, or write large results to files of the workspace"
         )
         end = _FrameEnd(error=message)
@@ -100,7 +100,7 @@ def advance_run(workflow: WorkflowGraph, run: Mapping[str, Any], records: Mappin
         return EngineStep(written, None, walk.is_full)
     error = end.error
     if not error and end.flawed:
-        error = "a node has failed, and the run continued without it"
+        error = "a step has failed, and the run continued without it"
     return EngineStep(written, RunOutcome(succeeded=not error, error=error, outputs=end.outputs))
 
 

@@ -58,7 +58,7 @@ class Diagnostic:
             parts = [f"{self.file}:{self.line}"]
         parts.append(self.severity)
         if self.node:
-            parts.append(f"node {self.node}")
+            parts.append(f"step {self.node}")
         parts.append(f"{self.message} [{self.code}] {self.fix}".rstrip())
         return ": ".join(parts)
 

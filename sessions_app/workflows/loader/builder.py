@@ -126,7 +126,7 @@ class ScopeBuilder:
             place = (*self._place, "nodes", index)
             if node.id in self._written or node.id in self._dropped:
                 self._diagnostics.error(
-                    "duplicate_id", f"two nodes have the id “{node.id}”", "Rename one of them.", place, node.id
+                    "duplicate_id", f"two steps have the id “{node.id}”", "Rename one of them.", place, node.id
                 )
                 continue
             word = str(node.data.get("nodeType") or node.type or "")
@@ -145,9 +145,9 @@ class ScopeBuilder:
             fix = f"Did you mean “{near[0]}”?"
         else:
             fix = f"Use one of {', '.join(sorted(node_types()))}."
-        message = "the node has no type"
+        message = "the step has no type"
         if word:
-            message = f"“{word}” is not a node type"
+            message = f"“{word}” is not a step type"
         self._diagnostics.error("node_type", message, fix, place, node)
 
     def _check_parents(self) -> set[str]:
@@ -231,7 +231,7 @@ class ScopeBuilder:
                 if not unknown or (missing == ["", ""] and self._diagnostics.failed()):
                     continue
                 self._diagnostics.error(
-                    "edge", f"the edge refers to “{unknown[0]}”, which is not a node", "Use the id of a node.", place
+                    "edge", f"the edge refers to “{unknown[0]}”, which is not a step", "Use the id of a step.", place
                 )
                 continue
             try:
@@ -292,13 +292,13 @@ class ScopeBuilder:
         return use.target is not None and not self._is_interface(use.target.node)
 
     def _warn_unknown_input(self, use: TemplateUse) -> None:
-        message = f"the template refers to the input “{use.port}”, which the node does not have"
+        message = f"the template refers to the input “{use.port}”, which the step does not have"
         fix = "Add the input to “inputs”."
         self._diagnostics.warning("template", message, fix, use.place, use.node, below=use.below)
 
     def _warn_unfilled(self, use: TemplateUse) -> None:
-        message = f"{{{{ {use.name}.{use.port} }}}} refers to no node that has finished by then, so it is not replaced"
-        fix = "Refer to an earlier node, or add an edge from the node."
+        message = f"{{{{ {use.name}.{use.port} }}}} refers to no step that has finished by then, so it is not replaced"
+        fix = "Refer to an earlier step, or add an edge from the step."
         self._diagnostics.warning("template", message, fix, use.place, use.node, below=use.below)
 
     def _is_interface(self, name: str) -> bool:
@@ -322,7 +322,7 @@ class ScopeBuilder:
                     message = f"retryTarget “{target}” does not lead to this gate"
                 else:
                     message = "the gate has no retryTarget"
-                fix = "Name an earlier node in the same loop or component."
+                fix = "Name an earlier step in the same loop or component."
                 self._diagnostics.error("gate", message, fix, (*self._places[name], "data"), name)
             # Nodes after the gate have not begun while it is not passed, so a retry does not reset them.
             self._nodes[name] = replace(node, reset=(reset | {target}) - self._after(name, after.get(scope, {})))
@@ -388,15 +388,15 @@ class ScopeBuilder:
             pass  # the missing part may be the one that was left out
         elif not names:
             self._diagnostics.error(
-                "loop", "the loop is empty", f"Put nodes into it with parentId: {owner}.", place, owner
+                "loop", "the loop is empty", f"Put steps into it with parentId: {owner}.", place, owner
             )
         elif slot is None and not into:
             fix = "Add {name: continue, type: continue} to dockSlots."
             self._diagnostics.error("loop", f"Loop “{owner}” must have a “continue” dock slot", fix, place, owner)
         elif not into:
             slot_name = slot.name if slot else "continue"
-            fix = f"Connect a boolean output of a node in the loop to dock:{slot_name}:input."
-            message = "the continue dock slot must have an incoming edge from an inner node"
+            fix = f"Connect a boolean output of a step in the loop to dock:{slot_name}:input."
+            message = "the continue dock slot must have an incoming edge from an inner step"
             self._diagnostics.error("loop", message, fix, place, owner)
         negated = slot is not None and slot.negate
         checks.check_continue(owner, into, self._diagnostics, place, negated=negated)

@@ -153,7 +153,7 @@ def _report_duplicate_wire(
         where = f"the input “{target.port}”"
     else:
         where = f"“{target.port or 'continue'}” of the {scope.kind}"
-    fix = "Give each edge its own targetHandle, or combine the values in a function node."
+    fix = "Give each edge its own targetHandle, or combine the values in a function step."
     if taken is not None and taken.type in {"any", "string"}:
         message = f"several edges end at {where}, so their values are joined, one per line"
         diagnostics.warning("double", message, fix, place, target.node)
@@ -171,14 +171,14 @@ def _check_wire(
         given = ports[source.id].outputs.get(wire.source.port)
         if given is None and not _can_produce(source, wire.source.port):
             message = f"“{source.id}” has no output “{wire.source.port}”"
-            diagnostics.warning("port", message, "Add it to the outputs of that node.", place, target.id)
+            diagnostics.warning("port", message, "Add it to the outputs of that step.", place, target.id)
     taken = ports[target.id].inputs.get(wire.target.port)
     hidden = wire.target.port.startswith(HIDDEN_PORT) or array_element_of(wire.target.port)
     kind = type_of(target)
     own = kind.is_open or wire.target.port == "input" or port_named(kind.inputs, wire.target.port) is not None
     if taken is None and not own and not hidden:
         diagnostics.warning(
-            "port", f"the node has no input “{wire.target.port}”", "Add it to its inputs.", place, target.id
+            "port", f"the step has no input “{wire.target.port}”", "Add it to its inputs.", place, target.id
         )
     if given and taken and not _are_compatible(given.type, taken.type):
         message = f"“{given.name}” has type {given.type}, but the input “{taken.name}” has type {taken.type}"
@@ -200,6 +200,6 @@ def _check_unconnected(
     scope: Scope, node: GraphNode, diagnostics: DiagnosticCollector, place: PathInFile, *, has_followers: bool
 ) -> None:
     if node.type == "trigger" and not has_followers and len(scope.nodes) > 1:
-        diagnostics.warning("orphan", "no node follows the trigger", "Add an edge from it.", place, node.id)
+        diagnostics.warning("orphan", "no step follows the trigger", "Add an edge from it.", place, node.id)
     elif node.type != "trigger" and not has_followers and not scope.incoming[node.id] and len(scope.nodes) > 1:
-        diagnostics.warning("orphan", "the node has no edges", "Add an edge, or remove the node.", place, node.id)
+        diagnostics.warning("orphan", "the step has no edges", "Add an edge, or remove the step.", place, node.id)

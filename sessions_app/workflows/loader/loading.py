@@ -87,7 +87,7 @@ class _Loader:
             diagnostics.error("too_many", str(error), "Make the workflow smaller.", ())
             root = None
         if root and root.count > MAX_NODES:
-            message = f"with its components the workflow has {root.count} nodes, more than {MAX_NODES}"
+            message = f"with its components the workflow has {root.count} steps, more than {MAX_NODES}"
             diagnostics.error("too_many", message, "Make the workflow smaller.", ())
         elif root and _count_wires(root) > MAX_WIRES:
             message = f"with its components the workflow has more than {MAX_WIRES} connections"
@@ -189,7 +189,7 @@ class _FileLoader:
         if settings.workflow_path:
             return self._loader.file(settings.workflow_path, self._diagnostics, (*place, "workflowPath"), node)
         self._diagnostics.error(
-            "component", "the node names no component", "Add workflowPath or componentRef.", place, node
+            "component", "the step names no component", "Add workflowPath or componentRef.", place, node
         )
         return None
 
@@ -253,7 +253,10 @@ def _parse_file(diagnostics: DiagnosticCollector) -> WorkflowFile | None:
     data = diagnostics.source.data
     if not isinstance(data, dict):
         diagnostics.error(
-            "shape", "the file is not a mapping", "Write a mapping with version, metadata, nodes and edges.", ()
+            "shape",
+            "the file is not a mapping",
+            "Write a mapping with version, metadata, nodes (the steps) and edges.",
+            (),
         )
         return None
     bodies: list[tuple[PathInFile, Any]] = [((), data)]

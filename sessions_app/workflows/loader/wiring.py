@@ -68,12 +68,12 @@ class Wiring:
         target_scope, slot = self.target(edge)
         if target_scope != source_scope and edge.source in self._within(target_scope) and ref.kind == "node":
             raise InvalidEdge(
-                f"“{edge.source}” has its outputs only once it has finished, so a node inside it cannot use them",
+                f"“{edge.source}” has its outputs only once it has finished, so a step inside it cannot use them",
                 "Use dock:<slot>:output, dock:<slot>:prev or input:<port>:internal as the sourceHandle.",
             )
         if target_scope != source_scope and edge.target in self._within(source_scope) and slot.kind == "node":
             raise InvalidEdge(
-                f"“{edge.target}” needs its inputs before it begins, so a node inside it cannot provide them",
+                f"“{edge.target}” needs its inputs before it begins, so a step inside it cannot provide them",
                 "Use dock:<slot>:input, dock:<slot>:current or output:<port>:internal as the targetHandle.",
             )
         self.connect((source_scope, ref), (target_scope, slot), name)

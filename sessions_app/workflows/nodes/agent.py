@@ -135,7 +135,7 @@ def begin_node(context: NodeContext) -> BeginResult:
     except TooLong as error:
         return NodeFailed(f"the prompt is too long: {error}")
     if not prompt.strip() and not settings.prompt_files:
-        return NodeFailed("the node has no prompt, and received none as an input")
+        return NodeFailed("the step has no prompt, and received none as an input")
     return WorkRequest(
         {
             "kind": "agent",

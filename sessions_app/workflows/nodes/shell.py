@@ -53,7 +53,7 @@ def check_settings(node: GraphNode) -> Iterable[SettingsIssue]:
     settings = node.settings_of(ShellSettings)
     if not any((settings.script, settings.commands, settings.script_files)):
         yield SettingsIssue(
-            code="no_script", message="the node has no script, so it does nothing", fix="Add “script”.", is_error=False
+            code="no_script", message="the step has no script, so it does nothing", fix="Add “script”.", is_error=False
         )
     for path in settings.script_files or ():
         if not is_relative_below(path):

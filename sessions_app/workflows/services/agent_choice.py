@@ -78,7 +78,7 @@ def choose_agents(
             if choose_agent(profiles, own, runner, node.settings.model or "").is_demo_agent:
                 demo_runners[runner] = None
         except NoMatchingAgent as error:
-            missing[f"Node “{node.id}”: {error}"] = None
+            missing[f"Step “{node.id}”: {error}"] = None
     return list(missing), list(demo_runners)
 
 
@@ -135,5 +135,5 @@ def _demo_profile(profiles: Sequence[AgentProfile], own: AgentProfile | None, ru
 def _no_match_message(profiles: Sequence[AgentProfile], runner: str) -> str:
     available = ", ".join(f"“{profile.name}” ({profile.agent_type})" for profile in profiles) or "none"
     if not runner:
-        return f"the node names no runner, and the run has no agent profile. Choose one; available: {available}."
+        return f"the step names no runner, and the run has no agent profile. Choose one; available: {available}."
     return f"no agent profile matches the runner “{runner}”. Ask staff to add one; available: {available}."

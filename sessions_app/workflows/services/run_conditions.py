@@ -40,7 +40,7 @@ def check_workplace(graph: WorkflowGraph, repository: Repository | None, executo
     working = node_types_of(graph) & WORKSPACE_NODE_TYPES
     if working and repository is None:
         names = " and ".join(sorted(working))
-        raise Invalid(f"Its {names} nodes need a workspace. Choose a repository.", field="repository")
+        raise Invalid(f"Its {names} steps need a workspace. Choose a repository.", field="repository")
     if "agent" in working and not _shares_worktrees(executor):
         raise WorktreeNotShared(
             f"The agents of a workflow share one worktree, which sessions on {executor.runtime} cannot do. "

@@ -13,7 +13,7 @@ from sessions_app.workflows.language.graph import WorkflowGraph
 from sessions_app.workflows.services.run_records import node_types_of
 
 UNISOLATED_REFUSAL: Final = (
-    "Shell nodes on “{place}” run beside the control plane without isolation. This requires staff, or a team with the "
+    "Shell steps on “{place}” run beside the control plane without isolation. This requires staff, or a team with the "
     "permission operate_unisolated."
 )
 
@@ -46,7 +46,7 @@ def describe_required_rights(team: Group, executor: Executor | None, graph: Work
         return "Correct the text first."
     if executor is not None and _requires_staff(team, executor, graph):
         return (
-            f"A member of the team who is staff can confirm it, because its shell nodes run on “{executor.name}” "
+            f"A member of the team who is staff can confirm it, because its shell steps run on “{executor.name}” "
             "beside the control plane."
         )
     return "Any member of the team with write access can confirm it."

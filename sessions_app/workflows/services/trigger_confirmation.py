@@ -117,7 +117,7 @@ def part_name(part: str) -> str:
         return f"file “{part.removeprefix(FILE_PART)}”"
     if part.startswith(AGENT_PART):
         runner, model = json.loads(part.removeprefix(AGENT_PART))
-        label = "agent for nodes without a runner"
+        label = "agent for steps without a runner"
         if runner:
             label = f"agent for “{runner}”"
         if model:

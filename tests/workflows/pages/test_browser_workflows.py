@@ -101,7 +101,7 @@ def test_run_page_follows_the_run_and_opens_nodes_by_keyboard(
     ran(run, "end", "failed", error="It ended with exit code 3.")
     WorkflowRun.objects.filter(id=run.id).update(state="failed", error="end failed")
     expect(page.locator("#state-title")).to_contain_text("Failed")
-    expect(page.locator("#state-title")).to_contain_text("4 of 4 nodes")
+    expect(page.locator("#state-title")).to_contain_text("4 of 4 steps")
     expect(page.locator("#node-detail")).to_contain_text("I mended <it>")
     expect(page.get_by_role("button", name="Resume from here")).to_be_visible()
     page.go_back()

@@ -46,7 +46,7 @@ def test_example_prefills_a_new_workflow(ada: Client) -> None:
 def test_workflow_without_the_repository_it_needs_cannot_be_run_yet(ada: Client, world: World) -> None:
     workflow = make_workflow(world, repository=None)
     page = message_of(ada.get(f"/workflows/{workflow.id}/"))
-    assert "Cannot be run yet Its agent nodes need a workspace. Choose a repository." in page
+    assert "Cannot be run yet Its agent steps need a workspace. Choose a repository." in page
     assert "Can be run" not in page
 
     Workflow.objects.update(repository=Repository.objects.get(team=world.team))
@@ -222,7 +222,7 @@ def test_run_shows_node_states_in_graph_and_text(ada: Client, world: World) -> N
     assert re.search(r'<a href="\?node=loop%2Fcoder#node-detail"[^>]*aria-label="Coder: waiting for you"', page)
     assert '<rect class="node good"' in page
     assert "Coder is waiting for you." in page
-    assert "2 of 4 nodes have run" in page
+    assert "2 of 4 steps have run" in page
     assert 'data-every="1000"' in page
 
 
