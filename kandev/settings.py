@@ -259,6 +259,7 @@ SPECTACULAR_SETTINGS = {
         "AttentionKind": "sessions_app.api.serializers.common.ATTENTION_KINDS",
         "BackgroundPolicySource": "sessions_app.api.serializers.common.BACKGROUND_POLICY_SOURCES",
         "BackgroundWorkPolicy": "sessions_app.background.models.POLICIES",
+        "CommittedContent": "sessions_app.review.api.commit.CONTENTS",
         "DesiredState": "sessions_app.api.serializers.common.DESIRED_STATES",
         "FinishState": "sessions_app.finish.api.serializers.FINISH_STATES",
         "Policy": "sessions_app.api.serializers.common.POLICIES",

@@ -484,6 +484,18 @@ class AgentctlClient:
         with _outdated_if_not_found():
             return await self._wire.post("/git/undo", body, timeout=_GIT_TIMEOUT)
 
+    async def list_selectable(self) -> dict[str, Any]:
+        """Return the uncommitted changes with their versions; raises AgentctlOutdated like ``branch_changes``."""
+        return await self._since_1_1("/git/selectable", [])
+
+    async def commit_selected(self, body: Mapping[str, Any]) -> dict[str, Any]:
+        """Commit ``{message, files: [{path, content, version}], author_name?, author_email?}``.
+
+        Refusals: ``file_changed`` if one of them is no longer what was shown, ``conflict``.
+        """
+        with _outdated_if_not_found():
+            return await self._wire.post("/git/commit/selected", body, timeout=120)
+
     async def _since_1_1(self, path: str, params: Sequence[tuple[str, str]]) -> dict[str, Any]:
         """Get from an endpoint that 1.0 lacks, and which itself never answers that something was not found."""
         with _outdated_if_not_found():

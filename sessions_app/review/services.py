@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import accumulate
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import quote
+
+from django.contrib.auth.models import User
 
 from executors_app.machine.git import branch_changes
 from executors_app.machine.git.branch_changes import Comparison
@@ -26,7 +28,7 @@ from executors_app.wire.protocol import Code
 from sessions_app.models import TaskSession
 from sessions_app.review.rules.parts import WHOLE_BRANCH, Part, PartKind
 from sessions_app.review.turn_parts import find_snapshots, list_turns
-from sessions_app.workspace.services.workspace import ask_agentctl, find_saved_work
+from sessions_app.workspace.services.workspace import ask_agentctl, author_of_commit, find_saved_work
 
 _ADDRESS: Final = 48 << 10
 """Characters of paths in the address of a request, which agentctl limits."""
@@ -134,6 +136,22 @@ def show_loss(session: TaskSession, path: str, action: str) -> dict[str, Any]:
 def undo_change(session: TaskSession, path: str, action: str, version: str) -> dict[str, Any]:
     """Unstage or discard exactly what ``show_loss`` has shown; raises ExecutorError."""
     return ask_agentctl(session, lambda client: client.undo(path, action, version))
+
+
+def list_selectable(session: TaskSession) -> dict[str, Any]:
+    """Return the uncommitted changes, each with its version; raises ExecutorError."""
+    return ask_agentctl(session, lambda client: client.list_selectable())
+
+
+def commit_selected(
+    session: TaskSession, user: User, message: str, files: Sequence[Mapping[str, str]]
+) -> dict[str, Any]:
+    """Commit exactly these changes, as ``list_selectable`` has shown them, with ``user`` as the author.
+
+    Raises ExecutorError, and then nothing is committed.
+    """
+    order = {"message": message, "files": list(files), **author_of_commit(user)}
+    return ask_agentctl(session, lambda client: client.commit_selected(order))
 
 
 def _read(

@@ -60,6 +60,13 @@ def undo(name: str, expected: Expected = BAD, **body: Any) -> Attack:
     return Attack(f"undo {name}", "POST", "/git/undo", expected, {}, {"version": "v", **body})
 
 
+def select(name: str, path: str, expected: Expected = (409, "file_changed"), **values: Any) -> Attack:
+    file = {"path": path, "content": "file", "version": "0" * 40, **values}
+    return Attack(
+        f"commit selected {name}", "POST", "/git/commit/selected", expected, {}, {"message": "x", "files": [file]}
+    )
+
+
 def part(name: str, expected: Expected = BAD, **query: str) -> Attack:
     return Attack(f"part {name}", "GET", "/git/part", expected, query)
 
@@ -142,6 +149,14 @@ ATTACKS = [
     undo("an unknown action", path="README", action="clean"),
     undo("an unchanged file", CONFLICT, path="README", action="discard"),
     undo("a new file of another version", (409, "file_changed"), path="to-nothing", action="discard", version="é"),
+    select("up", "../secret"),
+    select("an absolute path", "/etc/passwd"),
+    select("a file through a link", "to-outside/secret"),
+    select("git's settings", ".git/config"),
+    select("a pattern", "*"),
+    select("magic", ":(top)README"),
+    select("an option", "--all"),
+    select("an unknown content", "README", BAD, content="--all"),
     part("named like an option", commit="--output=stolen"),
     part("of all refs", commit="--all"),
     part("that is a range", commit="HEAD..other"),

@@ -160,6 +160,10 @@ API: Final[Mapping[str, Methods]] = {
         "patch": writes(404, text="Why?").at(comment_id="00000000-0000-4000-8000-000000000000"),
         "delete": writes(404).at(comment_id="00000000-0000-4000-8000-000000000000"),
     },
+    _SESSION + "review/commit/": {
+        "get": reads(503),
+        "post": writes(503, message="x", files=[{"path": "x", "content": "file", "version": "v"}]),
+    },
     _SESSION + "review/loss/": {"get": reads(503).asking("path=x&action=discard")},
     _SESSION + "review/undo/": {"post": writes(503, path="x", action="discard", version="v")},
     _SESSION + "review/viewed/": {"get": reads(), "post": reads(204).sending(version="v", viewed=True)},
@@ -405,6 +409,11 @@ PAGES: Final[Mapping[str, Methods]] = {
     _SESSION_PAGE + "changes/comments/": {
         "get": page(405),
         "post": page_writes(302, action="delete", id="00000000-0000-4000-8000-000000000000"),
+    },
+    _SESSION_PAGE + "changes/commit/": {"get": page_reads(), "post": page_writes(200, message="x", file="file v x")},
+    _SESSION_PAGE + "changes/undo/": {
+        "get": page_reads().asking("path=x&action=discard"),
+        "post": page_writes(302, path="x", action="discard", version="v"),
     },
     _SESSION_PAGE + "timeline/": {"get": page_reads(), "post": page(405)},
     _SESSION_PAGE + "timeline/live/": {"get": page_reads(), "post": page(405)},

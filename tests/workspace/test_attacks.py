@@ -26,6 +26,7 @@ PLACES: Final = {
     "/git/hunks": "review/hunks/",
     "/git/part": "review/",
     "/git/part/hunks": "review/hunks/",
+    "/git/commit/selected": "review/commit/",
     "/git/loss": "review/loss/",
     "/git/undo": "review/undo/",
 }

@@ -22,7 +22,7 @@ from executors_app.agentctl.http.server import (
     read_json_object,
     websocket_for,
 )
-from executors_app.agentctl.workspace import branch_review, changes, uncommitted
+from executors_app.agentctl.workspace import branch_review, changes, selected_commit, uncommitted
 from executors_app.agentctl.workspace.file_writing import ANY_CONTENT, write_content
 from executors_app.agentctl.workspace.files import list_directory, read_content
 from executors_app.agentctl.workspace.review_parts import Part
@@ -153,6 +153,8 @@ class WorkspaceApi:
             web.get("/git/part", self._part),
             web.get("/git/part/hunks", self._part_hunks),
             web.post("/git/commit", self._commit),
+            web.get("/git/selectable", self._selectable),
+            web.post("/git/commit/selected", self._commit_selected),
             web.get("/git/loss", self._loss),
             web.post("/git/undo", self._undo),
             web.get("/shell", ShellSockets(self._workspace.shells).serve, allow_head=False),
@@ -232,16 +234,22 @@ class WorkspaceApi:
 
     async def _commit(self, request: web.Request) -> web.Response:
         body = await read_json_object(request)
-        message = parse_text(body, "message")
-        if len(message) > MAX_MESSAGE_BYTES or "\0" in message:
-            raise validation_error(
-                f"message may have at most {MAX_MESSAGE_BYTES} characters and no U+0000", field="message"
-            )
-        only, author = (
-            parse_texts(body, "paths"),
-            (parse_text(body, "author_name", ""), parse_text(body, "author_email", "")),
-        )
+        message, author = _parse_message(body)
+        only = parse_texts(body, "paths")
         answer = await self._on_workspace(changes.create_commit, self._workspace.git, message, author, only)
+        self._keeper.after_change()
+        await self._status(request)
+        return json_response(answer)
+
+    async def _selectable(self, request: web.Request) -> web.Response:
+        return json_response(await self._on_workspace(selected_commit.list_selectable, self._workspace.git))
+
+    async def _commit_selected(self, request: web.Request) -> web.Response:
+        body = await read_json_object(request)
+        message, author = _parse_message(body)
+        files = selected_commit.parse_selected(body)
+        commit = selected_commit.commit_selected
+        answer = await self._on_workspace(commit, self._workspace.git, message, author, files)
         self._keeper.after_change()
         await self._status(request)
         return json_response(answer)
@@ -283,6 +291,16 @@ async def send_work(request: web.Request, packed: Mapping[str, Any], bundle: IO[
         while part := bundle.read(_CHUNK_BYTES):
             await response.write(part)
     return response
+
+
+def _parse_message(body: Mapping[str, Any]) -> tuple[str, tuple[str, str]]:
+    """Return the message of a commit, and name and address of its author; raises ApiError."""
+    message = parse_text(body, "message")
+    if len(message) > MAX_MESSAGE_BYTES or "\0" in message:
+        raise validation_error(
+            f"message may have at most {MAX_MESSAGE_BYTES} characters and no U+0000", field="message"
+        )
+    return message, (parse_text(body, "author_name", ""), parse_text(body, "author_email", ""))
 
 
 def _requested_hunks(request: web.Request) -> tuple[list[str], int]:

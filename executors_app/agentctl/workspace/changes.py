@@ -107,7 +107,7 @@ def create_commit(git: WorkspaceGit, message: str, author: tuple[str, str] | Non
         raise ApiError(Code.CONFLICT, "a merge is unfinished: resolve its conflicts first")
     if where and _has_operation(git):
         raise ApiError(Code.CONFLICT, "git is in the middle of a merge or another operation: commit all files at once")
-    identity = _identity(git, author)
+    identity = author_environment(git, author)
     where = _with_rename_sources(git, where)
     # A path that is neither in the working tree nor in the index would make git refuse all of them: its deletion is
     # staged already.
@@ -228,7 +228,8 @@ def checked_path(root: Path, path: str) -> str:
     return path
 
 
-def _identity(git: WorkspaceGit, author: tuple[str, str] | None) -> dict[str, str]:
+def author_environment(git: WorkspaceGit, author: tuple[str, str] | None) -> dict[str, str]:
+    """Return the variables that name author and committer of a commit; raises ApiError."""
     name, email = author or ("", "")
     if not name:
         keys = ("user.name", "user.email")

@@ -1,6 +1,7 @@
 // The Changes panel: the whole branch, uncommitted changes, the latest commits, and a form to commit.
 
 import { showComments } from "./comments.js";
+import { commitForm, readSelectable, tick } from "./commit_form.js";
 import { coloured } from "./diffs.js";
 import { counted, visible } from "./plain_text.js";
 import { hasFocusInReview, review } from "./review.js";
@@ -45,10 +46,10 @@ async function showChanges(...notes) {
   const number = ++shown;
   showComments();
   try {
-    const [status, log, branch] = await Promise.all([
-      look(`${panel.dataset.git}status/`), look(`${panel.dataset.git}log/?limit=${PIECE}`), wholeBranch(),
+    const [status, log, branch, selectable] = await Promise.all([
+      look(`${panel.dataset.git}status/`), look(`${panel.dataset.git}log/?limit=${PIECE}`), wholeBranch(), readSelectable(),
     ]);
-    if (number === shown) fill(place, [head(status), ...notes.filter((part) => part instanceof Node), ...pieces(status, branch()), ...history(log)]);
+    if (number === shown) fill(place, [head(status), ...notes.filter((part) => part instanceof Node), ...pieces(status, branch(), selectable), ...history(log)]);
   } catch (error) {
     if (number === shown) fill(place, [alarm(reasonOf(error)), row(button("Refresh", showChanges, "small"))]);
   }
@@ -69,12 +70,12 @@ function head({ branch }) {
   return row(make("span", "place", branch ?? "No branch is checked out"), button("Refresh", showChanges, "quiet small"));
 }
 
-function pieces(status, branch) {
-  const groups = GROUPS.filter(([key]) => status[key].length).flatMap(([key, title]) => group(title, key, status[key], status.kept));
+function pieces(status, branch, selectable) {
+  const groups = GROUPS.filter(([key]) => status[key].length).flatMap(([key, title]) => group(title, key, status, selectable));
   const contents = status.clean ? [note("No uncommitted changes.")] : groups;
   const cut = status.truncated ? [note("The list is too long to show completely.")] : [];
   const conflicts = status.conflicted.length ? [alarm("A merge has conflicts. Resolve them in the terminal, or ask the agent to, before you commit.")] : [];
-  const commit = mayCommit && !status.kept && groups.length && !status.conflicted.length ? [commitForm()] : [];
+  const commit = mayCommit && !status.kept && groups.length && !status.conflicted.length ? [commitForm(selectable, showChanges)] : [];
   const inside = (status.submodules ?? []).flatMap((one) => submodule(one, status.kept));
   return [...origin(status), ...conflicts, ...branch, ...contents, ...cut, ...commit, ...inside];
 }
@@ -95,12 +96,12 @@ function submodule({ path, files, count, problem }, kept) {
   return [make("h3", "", `Inside the submodule ${path} (${count})`), ...contents];
 }
 
-function group(title, key, entries, kept) {
+function group(title, key, { [key]: entries, kept }, selectable) {
   const list = make("ul", "changed");
   for (const entry of entries) {
     const changed = typeof entry === "string" ? { path: entry, change: "new" } : entry;
     const item = document.createElement("li");
-    item.append(key === "conflicted" || !mayCommit ? "" : tick(changed.path), fileButton(changed, key));
+    item.append(key === "conflicted" || !mayCommit || kept ? "" : tick(changed.path, key, selectable), fileButton(changed, key));
     if (mayCommit && !kept && !changed.path.endsWith("/")) item.append(undoButton(changed.path, key, show, showChanges));
     list.append(item);
   }
@@ -114,15 +115,6 @@ function fileButton({ path, change = "", from = "" }, key) {
   file.append(mark, make("span", "path", from ? `${path} ← ${from}` : path));
   file.title = change.replace("_", " ") || "in conflict";
   return file;
-}
-
-function tick(path) {
-  const box = make("input");
-  box.type = "checkbox";
-  box.checked = true;
-  box.value = path;
-  box.setAttribute("aria-label", `Commit ${visible(path)}`);
-  return box;
 }
 
 function show(parts) {
@@ -152,32 +144,6 @@ async function newFile(path) {
   const file = await look(`${document.getElementById("panel-files").dataset.files}content/?path=${encodeURIComponent(path)}`);
   if (file.binary) return [note(`Binary file, ${counted(file.size, "byte")}.`)];
   return [coloured(file.content.replace(/\n$/, "").replace(/^/gm, "+"))];
-}
-
-function commitForm() {
-  const form = make("form", "commit");
-  const label = make("label", "", "Commit selected files");
-  const message = document.createElement("textarea");
-  Object.assign(message, { id: "commit-message", rows: 2, required: true, placeholder: "What changed, and why" });
-  label.htmlFor = message.id;
-  const result = make("div");
-  const send = make("button", "main", "Commit");
-  form.append(label, message, result, row(send, make("small", "", "Commits in your name. Git hooks do not run.")));
-  form.addEventListener("submit", async (event) => {
-    event.preventDefault();
-    const boxes = [...place.querySelectorAll("input[type=checkbox]")], wanted = boxes.filter((box) => box.checked);
-    if (!wanted.length) return result.replaceChildren(alarm("Select at least one file."));
-    send.disabled = true;
-    const paths = wanted.length === boxes.length ? [] : [...new Set(wanted.map((box) => box.value))];
-    try {
-      const made = await ask(`${panel.dataset.git}commit/`, { method: "POST", body: { message: message.value, paths } });
-      showChanges(done(`Committed as ${made.commit.slice(0, 8)}${made.branch ? ` on ${made.branch}` : ""}: ${made.subject}`));
-    } catch (error) {
-      result.replaceChildren(alarm(reasonOf(error)));
-      send.disabled = false;
-    }
-  });
-  return form;
 }
 
 function history({ commits, more }) {

@@ -79,10 +79,15 @@ def find_saved_work(session: TaskSession) -> SavedWork:
 
 def git_commit(session: TaskSession, user: User, message: str, paths: Sequence[str] = ()) -> dict[str, Any]:
     """Commit all changes, or some paths, with ``user`` as the author; return ``{commit, branch, subject}``."""
+    order = {"message": message, "paths": list(paths), **author_of_commit(user)}
+    return ask_agentctl(session, lambda client: client.commit(order))
+
+
+def author_of_commit(user: User) -> dict[str, str]:
+    """Return how agentctl's requests name the author of a commit."""
     name = _plain(user.get_full_name()) or _plain(user.get_username())
     email = _plain(user.email) or f"{_plain(user.get_username())}@localhost"
-    order = {"message": message, "paths": list(paths), "author_name": name, "author_email": email}
-    return ask_agentctl(session, lambda client: client.commit(order))
+    return {"author_name": name, "author_email": email}
 
 
 def _plain(text: str) -> str:

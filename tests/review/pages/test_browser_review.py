@@ -11,6 +11,7 @@ from playwright.sync_api import Page, expect
 
 from executors_app.agentctl.workspace.snapshots import take_snapshot
 from sessions_app.models import Prompt, ReviewComment, Task, TaskSession, Turn, ViewedVersion
+from tests.executors.repositories import run_git
 from tests.pages.accessibility import accessibility_problems
 from tests.pages.browsers import NO_SOCKET
 from tests.pages.world import path_of
@@ -169,9 +170,35 @@ def test_commit_keeps_what_is_shown_and_a_branch_without_a_base_says_so(
     page = ada.open(path_of(session))
     review = open_changes(page)
     expect(review).to_contain_text("added, not committed")
-    page.get_by_label("Commit selected files").fill("All of it")
+    changes, message = page.locator("#changes"), page.get_by_label("Commit selected files")
+    page.get_by_role("button", name="Select none").click()
+    changes.get_by_label("Commit script").check()
+    message.fill("Part of it")
+    (place.workspace / "script").write_text("written meanwhile\n")
     page.get_by_role("button", name="Commit", exact=True).click()
-    expect(page.locator("#changes").get_by_role("status")).to_contain_text("All of it")
+    expect(changes.get_by_role("alert")).to_contain_text("script (changed)")
+    assert accessibility_problems(page) == []
+    page.get_by_role("button", name="Look again").click()
+    expect(changes.get_by_role("alert")).to_have_count(0)
+    expect(message).to_have_value("Part of it")
+    expect(changes.get_by_label("Commit script")).to_be_checked()
+    changes.get_by_label("Commit picture").uncheck()
+    page.get_by_role("button", name="Commit", exact=True).click()
+    expect(changes.get_by_role("status")).to_contain_text("Part of it")
+    expect(changes.get_by_label("Commit script")).to_have_count(0)
+    run_git(place.workspace, "add", "picture")
+    (place.workspace / "picture").write_text("more\n")
+    page.get_by_role("button", name="Refresh").click()
+    twins = changes.get_by_label("Commit picture")
+    expect(twins).to_have_count(2)
+    twins.first.uncheck()
+    expect(twins.last).not_to_be_checked()
+    twins.last.check()
+    expect(twins.first).to_be_checked()
+    expect(message).to_have_value("")
+    message.fill("All of it")
+    page.get_by_role("button", name="Commit", exact=True).click()
+    expect(changes.get_by_role("status")).to_contain_text("All of it")
     expect(review).to_contain_text("4 files changed since main")
     expect(review).not_to_contain_text("not committed")
     expect(page.locator("#changes")).to_contain_text("No uncommitted changes.")
@@ -180,7 +207,7 @@ def test_commit_keeps_what_is_shown_and_a_branch_without_a_base_says_so(
     page.get_by_role("button", name="Refresh").click()
     expect(review).to_contain_text("The base gone was not found in this workspace")
     expect(review).to_contain_text("0 files not committed")
-    assert ada.unexpected(*NO_SOCKET) == []
+    assert ada.unexpected(*NO_SOCKET, "409 (Conflict)") == []
 
 
 def test_comments_are_written_at_lines_changed_and_sent_as_one_prompt(
