@@ -149,6 +149,7 @@ def session_refs(repository: Path, session_id: str) -> list[Ref]:
     """Return all refs of a session in the team's repository; raises RepositoryUnusable, ValueError."""
     wanted = (
         recovery_snapshots.session_recovery_ref(session_id),
+        recovery_snapshots.session_turns_ref(session_id),
         *(f"{folder}{session_id}/" for folder in _REF_FOLDERS),
     )
     return list(TeamRepository.open(repository).refs(*wanted).items())
@@ -176,6 +177,15 @@ def find_redundant_snapshot(repository: Path, session_id: str, branch: str) -> R
     if len(trees) == 1:
         return (ref, kept.commit)
     return None
+
+
+def find_kept_turns(repository: Path, session_id: str) -> Ref | None:
+    """Return the ref that keeps the snapshots of a session's past turns; raises RepositoryUnusable."""
+    ref = recovery_snapshots.session_turns_ref(session_id)
+    commit = TeamRepository.open(repository).refs(ref).get(ref)
+    if commit is None:
+        return None
+    return (ref, commit)
 
 
 def drop_refs(repository: Path, session_id: str, refs: Sequence[Ref]) -> bool:

@@ -185,13 +185,16 @@ def _clean_refs_of_closed(work: ChoreRun, repository: Path, session: TaskSession
     session_id = str(session.id)
     try:
         ref = cleanup.find_redundant_snapshot(repository, session_id, session.worktree_branch)
+        turns = cleanup.find_kept_turns(repository, session_id) if ref is not None else None
     except RepositoryUnusable as error:
         work.fail(f"the snapshot of session {session_id} cannot be compared: {error.message}", session_id=session_id)
         return
     if ref is None:
         work.kept += 1
         return
-    work.act(ref[0], partial(cleanup.drop_refs, repository, session_id, [ref]), session_id=session_id)
+    # The turns of a closed session go with its last snapshot, and before it: this one finds the session again.
+    for each in filter(None, (turns, ref)):
+        work.act(each[0], partial(cleanup.drop_refs, repository, session_id, [each]), session_id=session_id)
 
 
 def _uuid_or_none(text: str) -> uuid.UUID | None:

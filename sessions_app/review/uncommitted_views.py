@@ -18,6 +18,7 @@ from executors_app.wire.errors import ExecutorError
 from executors_app.wire.protocol import Code
 from sessions_app.accounts.authorization import may_write_session
 from sessions_app.accounts.requests import UserHttpRequest
+from sessions_app.kernel.rules.wording import plural
 from sessions_app.models import TaskSession
 from sessions_app.pages.shortcuts import find_session
 from sessions_app.review import services
@@ -67,8 +68,12 @@ def _diff_lines(diff: str) -> list[dict[str, str]]:
     start = next((number for number, line in enumerate(lines) if line.startswith("@@")), 0)
     shown = [{"kind": _KINDS.get(line[:1], ""), "text": line} for line in lines[start : start + _MAX_LINES]]
     if len(lines) - start > _MAX_LINES:
-        shown.append({"kind": "hunk", "text": f"… {len(lines) - start - _MAX_LINES} more lines"})
+        shown.append({"kind": "hunk", "text": _more_lines(len(lines) - start - _MAX_LINES)})
     return shown
+
+
+def _more_lines(number: int) -> str:
+    return plural(number, "… 1 more line", "… {} more lines")
 
 
 def _commit(request: UserHttpRequest, session: TaskSession) -> HttpResponse:

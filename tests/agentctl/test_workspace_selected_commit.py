@@ -173,6 +173,27 @@ def test_what_has_changed_meanwhile_is_named_and_nothing_is_committed(
     assert everything(root) == before
 
 
+def test_branch_that_was_checked_out_meanwhile_gets_no_commit(
+    root: Path, git: WorkspaceGit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (root / "a").write_text("seen\n")
+    chosen, run = selected(git), git.run
+
+    def switch(*arguments: str, **options: Any) -> Any:
+        if "commit-tree" in arguments:
+            run_git(root, "switch", "--quiet", "-c", "other")
+        return run(*arguments, **options)
+
+    monkeypatch.setattr(git, "run", switch)
+    with pytest.raises(ApiError, match="another branch is checked out"):
+        commit_selected(git, "../../Seen", ADA, chosen)
+    monkeypatch.setattr(git, "run", run)
+    assert run_git(root, "log", "--all", "-1", "--format=%s") == "Base"
+    run_git(root, "switch", "--quiet", "--detach")
+    assert commit_selected(git, "../../Seen", ADA, selected(git))["branch"] is None
+    assert run_git(root, "log", "-1", "--format=%s") == "../../Seen"
+
+
 @pytest.mark.parametrize("moment", ["update-index", "update-ref"])
 def test_change_in_the_last_moment_loses_nothing(
     root: Path, git: WorkspaceGit, moment: str, monkeypatch: pytest.MonkeyPatch

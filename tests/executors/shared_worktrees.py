@@ -91,7 +91,7 @@ class SharedWorktreesContract:
 
         assert again.worktree_path == later.worktree_path == launched.worktree_path
         assert (root / "made after that").read_text() == "new\n"
-        assert git_in(harness, later, "for-each-ref", "--format=%(refname)", "refs/kandev/") == taken["ref"]
+        assert git_in(harness, later, "for-each-ref", "--format=%(refname)", "refs/kandev/recovery/") == taken["ref"]
 
     async def test_end_of_a_guest_leaves_the_host_and_the_worktree(self, harness: RuntimeHarness) -> None:
         host = spec_for(harness)

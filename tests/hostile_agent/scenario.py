@@ -90,7 +90,7 @@ class AttackScenario:
     def check_isolation(self, spec: LaunchSpec, launched: Launched) -> None:
         """Assert that the session changed, ran and read nothing outside itself."""
         assert not self.trap.canary.exists(), f"a command ran on the host: {self.trap.canary.read_text()}"
-        own = {launched.worktree_branch, f"refs/kandev/recovery/{spec.session_id}"}
+        own = {launched.worktree_branch, *(f"refs/kandev/{kind}/{spec.session_id}" for kind in ("recovery", "turns"))}
         after = self.protected_checksums()
         names = sorted(name for name in {*self._before, *after} if not self._is_own(name, spec, own))
         touched = [name for name in names if self._before.get(name) != after.get(name)]

@@ -59,10 +59,11 @@ def refs(repository: Path) -> list[str]:
 
 def test_snapshot_contained_in_the_branch_is_deleted(repository: Path, session: TaskSession) -> None:
     keep(repository, session)
-    assert run_chore("recovery_refs", dry_run=True).removed == 1
-    assert refs(repository)
+    run_git(repository, "update-ref", f"refs/kandev/turns/{session.id}", "HEAD")
+    assert run_chore("recovery_refs", dry_run=True).removed == 2
+    assert len(refs(repository)) == 2
     commit(repository, "later", "more\n")  # the branch has moved on from there
-    assert run_chore("recovery_refs").removed == 1
+    assert run_chore("recovery_refs").removed == 2
     assert refs(repository) == []
 
 
@@ -104,12 +105,15 @@ def test_only_refs_of_deleted_sessions_are_removed_after_a_while(repository: Pat
     (repository / "new").write_text("new\n")
     keep(repository, session)
     other = f"refs/kandev/recovery/{str(session.id)[:-1]}"
-    for ref in (f"refs/kandev/kept/{session.id}/1", f"refs/kandev/arrived/{session.id}/0", other):
+    others = [
+        f"refs/kandev/{kind}" for kind in (f"kept/{session.id}/1", f"arrived/{session.id}/0", f"turns/{session.id}")
+    ]
+    for ref in (*others, other):
         run_git(repository, "update-ref", ref, "HEAD")
     delete_session(session)
     assert run_chore("recovery_refs").removed == 0
     Leftover.objects.update(deleted_at=LONG_AGO)
-    assert run_chore("recovery_refs").removed == 3
+    assert run_chore("recovery_refs").removed == 4
     assert refs(repository) == [other]
     assert run_chore("journals").removed == 0
     assert not Leftover.objects.exists(), "no leftover is recorded"

@@ -23,6 +23,7 @@ from executors_app.agentctl.workspace.changes import author_environment
 from executors_app.agentctl.workspace.status_format import STATUS, parse_git_status
 from executors_app.machine.git import git_directory
 from executors_app.machine.git.branch_changes import EMPTY_TREES
+from executors_app.machine.git.git_directory import BRANCH_PREFIX
 from executors_app.machine.git.workspace_git import GitError, WorkspaceGit
 from executors_app.wire.protocol import ApiError, Code, validation_error
 
@@ -111,6 +112,8 @@ class _State:
     """The uncommitted changes of a workspace at one moment."""
 
     head: str
+    ref: str
+    """The full name of the branch that is checked out; HEAD if none is."""
     branch: str
     conflicted: Sequence[str]
     operation: str
@@ -165,8 +168,7 @@ def commit_selected(
     made = git.text(*arguments, stdin=text.encode(), environment=identity)
     subject = text.partition("\n")[0]
     _publish(git, state, wanted, made, subject)
-    branch = git.run("symbolic-ref", "--quiet", "--short", "HEAD", good=(0, 1)).text
-    return {"commit": made, "branch": _readable(branch) or None, "subject": subject}
+    return {"commit": made, "branch": _readable(state.branch) or None, "subject": subject}
 
 
 def parse_selected(body: Mapping[str, Any]) -> list[Selected]:
@@ -200,12 +202,20 @@ def _read_state(git: WorkspaceGit) -> _State:
     own = git_directory.git_directory_of(git.root)
     return _State(
         head=status["head"] or "",
+        ref=_checked_out_ref(git),
         branch=status["branch"] or "",
         conflicted=status["conflicted"],
         operation=git_directory.operation_in_progress(own) if own is not None else "",
         changes=changes[:MAX_SELECTED],
         truncated=output.truncated or len(changes) > MAX_SELECTED,
     )
+
+
+def _checked_out_ref(git: WorkspaceGit) -> str:
+    """Return the full name of the branch that is checked out; HEAD if none is."""
+    own = git_directory.git_directory_of(git.root)
+    branch = git_directory.read_head(own).branch if own is not None else ""
+    return f"{BRANCH_PREFIX}{branch}" if branch else "HEAD"
 
 
 def _find_changes(
@@ -432,6 +442,8 @@ def _publish(git: WorkspaceGit, state: _State, wanted: Mapping[str, str], made: 
     In this order, so that a kill between both leaves these files staged and nothing committed: with the branch first,
     the index would undo the commit.
     """
+    if _checked_out_ref(git) != state.ref:
+        raise ApiError(Code.FILE_CHANGED, "another branch is checked out than was shown, so nothing was committed")
     known, now = (_parse_listing(listing) for listing in (state.listing, _list_index(git)))
     if moved := [f"{_readable(path)} (changed)" for path in wanted if known.get(path) != now.get(path)]:
         raise _changed(moved)
@@ -440,9 +452,11 @@ def _publish(git: WorkspaceGit, state: _State, wanted: Mapping[str, str], made: 
         _write_index(git, updates)
     old = state.head or _NO_OBJECT * len(made)
     try:
-        git.run("update-ref", "-m", f"commit: {subject}", "HEAD", made, old, all_settings=True)
+        # The branch by its own name: HEAD could lead to another one by now. The subject is no argument of its own,
+        # because the first one names the ref whose lock is held meanwhile.
+        git.run("update-ref", f"-mcommit: {subject}", state.ref, made, old, all_settings=True)
     except GitError as error:
-        head = _resolve_head(git)
+        head = _resolve(git, state.ref)
         if head == made:  # a git that was killed after it had moved the branch
             return
         # Except for files that somebody else has committed meanwhile, as they are in the index.
@@ -455,8 +469,8 @@ def _publish(git: WorkspaceGit, state: _State, wanted: Mapping[str, str], made: 
         raise ApiError(Code.FILE_CHANGED, message) from error
 
 
-def _resolve_head(git: WorkspaceGit) -> str:
-    return git.run("rev-parse", "--verify", "--quiet", "HEAD^{commit}", good=(0, 1, 128)).text
+def _resolve(git: WorkspaceGit, ref: str) -> str:
+    return git.run("rev-parse", "--verify", "--quiet", f"{ref}^{{commit}}", good=(0, 1, 128)).text
 
 
 def _parse_listing(listing: bytes) -> dict[str, str]:

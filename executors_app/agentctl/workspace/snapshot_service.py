@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from executors_app.agentctl.journal import Journal
 from executors_app.agentctl.workspace.changes import changes_between
+from executors_app.agentctl.workspace.kept_turns import keep_turn_snapshot
 from executors_app.agentctl.workspace.left_commits import RefMemory
 from executors_app.agentctl.workspace.snapshots import Snapshot, take_snapshot
 from executors_app.agentctl.workspace.working_tree import MAX_REASON, SnapshotLimits
@@ -132,6 +133,8 @@ class SnapshotService:
         parts = (workspace.git, self.session_id, self._copy, reason, self._limits)
         taken = await workspace.call(partial(take_snapshot, seen=self._seen), *parts)
         workspace.dirty = taken.dirty
+        if taken.changed:
+            await self._keep_for_turns(taken.commit)
         if taken.changed or (taken.left_out, taken.ignored_count) != (self._left_out, self._ignored_count):
             self._left_out, self._ignored_count = taken.left_out, taken.ignored_count
             about = {"ref": taken.ref, "commit": taken.commit, "reason": reason, "dirty": taken.dirty}
@@ -146,6 +149,13 @@ class SnapshotService:
             )
         self._warn_about_settings()
         return taken
+
+    async def _keep_for_turns(self, commit: str) -> None:
+        """Let the snapshot outlive the next one; a failure costs only that."""
+        try:
+            await self._workspace.call(keep_turn_snapshot, self._workspace.git, self.session_id, commit)
+        except (ApiError, OSError) as error:
+            logger.warning("the snapshot %s is kept only until the next one: %s", commit, error)
 
     def _warn_about_settings(self) -> None:
         problem = self._workspace.git.private.settings_problem

@@ -17,6 +17,7 @@ logger = logging.getLogger(__name__)
 
 _RECOVERY_PREFIX: Final = "refs/kandev/recovery/"
 KEPT_PREFIX: Final = "refs/kandev/kept/"
+TURNS_PREFIX: Final = "refs/kandev/turns/"
 _SESSION_ID: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,99}")
 _LINE: Final = re.compile(r"^Kandev-(Head|Index|Session): ([A-Za-z0-9][\w-]*)$", re.MULTILINE | re.ASCII)
 """An agent can write such a commit, too: no value may look like an option of git."""
@@ -74,6 +75,13 @@ def session_recovery_ref(session_id: str) -> str:
     if not _SESSION_ID.fullmatch(session_id):
         raise ValueError(f"{session_id!r} is not a session id")
     return _RECOVERY_PREFIX + session_id
+
+
+def session_turns_ref(session_id: str) -> str:
+    """Return the ref that keeps the snapshots of a session's past turns; raises ValueError like the other one."""
+    if not _SESSION_ID.fullmatch(session_id):
+        raise ValueError(f"{session_id!r} is not a session id")
+    return TURNS_PREFIX + session_id
 
 
 def recovery_message(recovery: RecoverySnapshot, reason: str, branch: str) -> str:
