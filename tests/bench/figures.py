@@ -19,12 +19,12 @@ class Figure:
 
     row: str
     amount: float
-    """Seconds; megabytes if the unit is MB, and tokens if it is ``TOKENS``."""
+    """Seconds; megabytes or kilobytes if the unit is MB or kB, and tokens if it is ``TOKENS``."""
     floor: str
     """Description of the floor or of the other system."""
     floor_amount: float
     unit: str = "ms"
-    """``ms``, ``MB``, ``TOKENS``, or things per second such as ``lines/s``."""
+    """``ms``, ``MB``, ``kB``, ``TOKENS``, or things per second such as ``lines/s``."""
     count: int = 1
     limit: float | None = None
     """Maximum of the ratio; below 1 if we have to beat another system."""
@@ -41,7 +41,7 @@ class Figure:
 
     def shown(self, amount: float) -> str:
         """Return an amount as text in the unit of this row."""
-        if self.unit == "MB":
+        if self.unit in ("MB", "kB"):
             return f"{amount:,.1f}"
         if self.unit == "ms":
             return f"{amount * 1000:,.2f}"

@@ -36,6 +36,7 @@ from tests.bench import (
     reviews,
     screens,
     searches,
+    session_pages,
     storms,
     sweeps,
     talking,
@@ -94,6 +95,8 @@ class Sizes:
     """Tasks of a full board."""
     searched: int
     """Messages that are indexed for the search."""
+    conversation: int
+    """Messages of a conversation that is shown a page at a time."""
     changed: int
     """Files that a branch has changed."""
     growth: tuple[int, ...]
@@ -133,6 +136,7 @@ FULL = Sizes(
     talkers=200,
     board=2_000,
     searched=200_000,
+    conversation=2_000,
     changed=500,
     growth=(100, 1_000, 10_000),
     history=(100, 1_000, 10_000),
@@ -161,6 +165,7 @@ QUICK = Sizes(
     talkers=3,
     board=20,
     searched=400,
+    conversation=250,
     changed=30,
     growth=(5, 20),
     history=(2, 4),
@@ -305,6 +310,13 @@ PARTS: Mapping[str, Part] = {
         world, sizes.megabytes, sizes.samples, sizes.rounds, limited=sizes.limited
     ),
     "long-page": lambda world, sizes: [screens.of_a_long_session(world, sizes.messages, sizes.rounds)],
+    "session-page": lambda world, sizes: session_pages.of_a_conversation(
+        world, sizes.conversation, sizes.rounds, limited=sizes.limited
+    ),
+    "session-paint": lambda world, sizes: session_pages.in_a_browser(
+        world, sizes.conversation, min(sizes.rounds, 7), limited=sizes.limited
+    ),
+    "weights": lambda world, sizes: session_pages.of_weights(world, limited=sizes.limited),
     "board": lambda world, sizes: boards.of_tasks(world, sizes.board, sizes.rounds, limited=sizes.limited),
     "search": lambda world, sizes: searches.of_messages(world, sizes.searched, sizes.rounds, limited=sizes.limited),
     "fan-out": lambda world, sizes: fanout.to_all(world, sizes.sockets, sizes.rounds, limited=sizes.limited),
@@ -320,6 +332,8 @@ NEEDS: Final[Mapping[str, Sequence[str]]] = {
     "tmux": ("tmux",),
     "resume": ("codex-acp", "acpx"),
     "screen": ("chromium",),
+    "session-paint": ("chromium",),
+    "weights": ("bundles",),
     **{part: (name,) for part, name in TOKEN_PARTS.items()},
 }
 """Services of `tests.services` without which a part is skipped."""
