@@ -125,6 +125,12 @@ def _may_finish(user: User, team: Group, permission: str) -> bool:
     return may_manage(user, team) or _has_permission(team, permission)
 
 
+def team_permissions(team: Group) -> set[str]:
+    """Return the permissions of ``TeamRole`` that all members of a team have."""
+    given = Permission.objects.filter(group=team, content_type__app_label=TeamRole._meta.app_label)
+    return set(given.values_list("codename", flat=True))
+
+
 def _has_permission(team: Group | int, codename: str) -> bool:
     given = Permission.objects.filter(group=team, codename=codename)
     return given.filter(content_type__app_label=TeamRole._meta.app_label).exists()

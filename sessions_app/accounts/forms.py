@@ -74,6 +74,12 @@ class MemberRoleForm(forms.Form):
     role = forms.ChoiceField(choices=TeamRole.Role.choices, initial=TeamRole.Role.MEMBER, label="As")
 
 
+class MemberChangeForm(MemberRoleForm):
+    """The form that changes the role of a member, with the role that the page showed."""
+
+    seen = forms.ChoiceField(choices=TeamRole.Role.choices, required=False, widget=forms.HiddenInput)
+
+
 class MemberAddForm(MemberRoleForm):
     """The form that adds an existing account to a team."""
 

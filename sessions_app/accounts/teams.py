@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -14,9 +15,10 @@ from django.db.models import Count, QuerySet
 from django.db.models.signals import pre_save
 
 from executors_app.wire.normalization import normalize_compatible
+from sessions_app.accounts.audit import record_change
 from sessions_app.accounts.models import INVITATION_LIFETIME, LOGIN_LINK_LIFETIME, LoginLink, TeamRole
 from sessions_app.accounts.team_scope import teams_of
-from sessions_app.kernel.services.errors import Conflict, Invalid, NotFound
+from sessions_app.kernel.services.errors import Conflict, Invalid, LastAdmin, MemberChanged, NotFound
 
 _LOOKALIKES: Final = (("I", "l"), ("1", "l"), ("|", "l"), ("0", "o"))
 """Characters and what they look like. Replaced before case folding: a capital I looks like l, a small i does not."""
@@ -98,9 +100,23 @@ def visible_teams(user: User) -> QuerySet[Group]:
 
 def list_members(team: Group) -> list[TeamMember]:
     """Return the active members of ``team`` by user name, with two queries."""
-    roles = dict(TeamRole.objects.filter(team=team).values_list("user_id", "role"))
-    people = get_user_model().objects.filter(groups=team, is_active=True).order_by("username")
-    return [TeamMember(user, TeamRole.Role(roles.get(user.pk, TeamRole.Role.MEMBER))) for user in people]
+    return members_by_team([team])[team.pk]
+
+
+def members_by_team(teams: Sequence[Group]) -> dict[int, list[TeamMember]]:
+    """Return the active members of each of ``teams``, by user name, with two queries."""
+    ids = [team.pk for team in teams]
+    roles = {(team, user): role for team, user, role in _roles(ids)}
+    found: dict[int, list[TeamMember]] = {team: [] for team in ids}
+    members = User.groups.through.objects.filter(group_id__in=ids, user__is_active=True).select_related("user")
+    for row in members.order_by("user__username"):
+        role = roles.get((row.group_id, row.user_id), TeamRole.Role.MEMBER)
+        found[row.group_id].append(TeamMember(row.user, TeamRole.Role(role)))
+    return found
+
+
+def _roles(team_ids: Sequence[int]) -> QuerySet[TeamRole, tuple[int, int, str]]:
+    return TeamRole.objects.filter(team__in=team_ids).values_list("team_id", "user_id", "role")
 
 
 def roles_by_team(user: User) -> dict[int, TeamRole.Role]:
@@ -120,13 +136,20 @@ def create_team(name: str) -> Group:
 
 
 @transaction.atomic
-def add_member(team: Group, username: str, role: str) -> Any:
-    """Add an existing account to ``team``, and return it. Raises Invalid if no active account has this name."""
+def add_member(team: Group, username: str, role: str, by: User) -> Any:
+    """Add an existing account to ``team``, and return it.
+
+    Raises Invalid if no active account has this name, or if it is in the team already.
+    """
+    _lock(team)
     user = get_user_model().objects.filter(username=username, is_active=True).first()
     if user is None:
         raise Invalid(f"There is no account {username!r}. Invite them as a new person.", field="username")
+    if user.groups.filter(pk=team.pk).exists():
+        raise Invalid(f"{username} is in this team already. Change the role in the list.", field="username")
     user.groups.add(team)
     _write_role(team, user, role)
+    record_change(by, team, f"Member added: {user.get_username()}, {role}")
     return user
 
 
@@ -149,6 +172,7 @@ def invite_member(team: Group | None, username: str, email: str, role: str, by: 
     if team is not None:
         user.groups.add(team)
         _write_role(team, user, role)
+        record_change(by, team, f"Member invited: {user.get_username()}, {role}")
     return user, LoginLink.mint(user, INVITATION_LIFETIME, LoginLink.Purpose.PASSWORD, made_by=by)
 
 
@@ -187,20 +211,71 @@ def create_login_link(user: User, purpose: str, by: User) -> str:
 
 
 @transaction.atomic
-def change_role(team: Group, user_id: int, role: str) -> Any:
-    """Change the role of a member of ``team``, and return the user. Raises NotFound for anyone else."""
-    user = _get_member(team, user_id)
+def change_role(team: Group, user_id: int, role: str, by: User, seen: str = "") -> Any:
+    """Change the role of a member of ``team``, and return the user.
+
+    ``seen`` is the role that the page showed; empty: whatever it is now. Raises NotFound for anyone else, MemberChanged
+    if it is another role, and LastAdmin.
+    """
+    user = _lock_member(team, user_id, seen)
+    if role == _role_of(team, user):
+        return user
+    _require_other_admin(team, user)
     _write_role(team, user, role)
+    record_change(by, team, f"Role changed: {user.get_username()}, {role}")
     return user
 
 
 @transaction.atomic
-def remove_member(team: Group, user_id: int) -> Any:
-    """Remove a member from ``team``, and return the user. Their sockets close within seconds. Raises NotFound."""
-    user = _get_member(team, user_id)
+def remove_member(team: Group, user_id: int, by: User, seen: str = "") -> Any:
+    """Remove a member from ``team``, and return the user. Their sockets close within seconds.
+
+    What then becomes of what is theirs: ``belongings.find_belongings``. Raises what ``change_role`` raises.
+    """
+    user = _lock_member(team, user_id, seen)
+    _require_other_admin(team, user)
     user.groups.remove(team)
     TeamRole.objects.filter(team=team, user=user).delete()
+    record_change(by, team, f"Member removed: {user.get_username()}")
     return user
+
+
+def find_member(team: Group, user_id: int) -> TeamMember | None:
+    """Return an active member of ``team``; None if there is no such member."""
+    user = get_user_model().objects.filter(pk=user_id, groups=team, is_active=True).first()
+    if user is None:
+        return None
+    return TeamMember(user, _role_of(team, user))
+
+
+def is_last_admin(team: Group, user: User) -> bool:
+    """Return whether ``user`` is the only active admin of ``team``."""
+    role = TeamRole.Role.ADMIN
+    admins = TeamRole.objects.filter(team=team, role=role, user__is_active=True, user__groups=team)
+    return list(admins.values_list("user_id", flat=True)) == [user.pk]
+
+
+def _lock(team: Group) -> None:
+    """Let one change of the members of ``team`` follow the other: two could remove the last two admins."""
+    Group.objects.select_for_update().get(pk=team.pk)
+
+
+def _lock_member(team: Group, user_id: int, seen: str) -> Any:
+    _lock(team)
+    user = _get_member(team, user_id)
+    if seen and seen != _role_of(team, user):
+        raise MemberChanged
+    return user
+
+
+def _role_of(team: Group, user: User) -> TeamRole.Role:
+    stored = TeamRole.objects.filter(team=team, user=user).values_list("role", flat=True).first()
+    return TeamRole.Role(stored or TeamRole.Role.MEMBER)
+
+
+def _require_other_admin(team: Group, user: User) -> None:
+    if is_last_admin(team, user):
+        raise LastAdmin
 
 
 def _get_member(team: Group, user_id: int) -> Any:

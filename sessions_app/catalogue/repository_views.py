@@ -17,7 +17,7 @@ from sessions_app.accounts.audit import recent_changes
 from sessions_app.accounts.authorization import may_manage
 from sessions_app.accounts.requests import UserHttpRequest
 from sessions_app.accounts.views.settings import render_settings
-from sessions_app.catalogue.forms import RepositoryAddForm, RepositorySettingsForm
+from sessions_app.catalogue.repository_forms import RepositoryAddForm, RepositorySettingsForm
 from sessions_app.catalogue.services.repositories import add_repository
 from sessions_app.catalogue.services.repository_checks import MAX_CHECKED, check_repository, recent_check
 from sessions_app.catalogue.services.repository_settings import (

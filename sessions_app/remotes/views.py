@@ -137,7 +137,7 @@ def _render(
         "test_sentence": _test_sentence(remote),
         "manages": getattr(request.user, "is_staff", False),
     }
-    return render_settings(request, "remotes/remote.html", "settings-teams", context, status)
+    return render_settings(request, "remotes/remote.html", "settings-repositories", context, status)
 
 
 def _test_sentence(remote: RepositoryRemote | None) -> str:

@@ -6,8 +6,10 @@ import re
 from typing import Any
 
 import pytest
-from django.contrib.auth.models import Group, User
+from django.contrib.auth.models import Group, Permission, User
+from django.db import connection
 from django.test import Client
+from django.test.utils import CaptureQueriesContext
 
 from sessions_app.accounts import authorization
 from sessions_app.accounts.models import TeamRole
@@ -92,6 +94,7 @@ def test_removed_member_loses_access(admin: Client, ada: Client, world: World) -
 
 def test_team_admin_who_leaves_loses_the_role(admin: Client, world: World) -> None:
     grace = User.objects.get(username="grace")
+    TeamRole.objects.create(user=world.ada, team=world.team, role=TeamRole.Role.ADMIN)
     assert admin.post(member(world, grace, "remove/")).headers["Location"] == "/settings/teams/"
     assert admin.post(page(world, "add/"), {"add-username": "bob", "add-role": "admin"}).status_code == 404
     TeamRole.objects.create(user=grace, team=world.team, role=TeamRole.Role.ADMIN)
@@ -154,3 +157,74 @@ def test_people_search_matches_name_and_email(staff: Client, world: World) -> No
         text = staff.get("/settings/people/", {"q": words}).text
         assert ("count@example.org" in text) is there
         assert ("No matching accounts" in text) is not there
+
+
+def test_last_admin_is_neither_removed_nor_demoted_by_anybody(admin: Client, staff: Client, world: World) -> None:
+    grace = User.objects.get(username="grace")
+    for client in (admin, staff):
+        assert "only admin" in client.get(member(world, grace)).text
+        for path, form in ((member(world, grace), {"role": "viewer"}), (member(world, grace, "remove/"), {})):
+            assert "Make somebody else an admin first" in client.post(path, form, follow=True).text
+    assert authorization.may_manage(grace, world.team)
+    TeamRole.objects.create(user=world.ada, team=world.team, role=TeamRole.Role.ADMIN)
+    User.objects.filter(pk=world.ada.pk).update(is_active=False)
+    assert "Make somebody else" in admin.post(member(world, grace, "remove/"), follow=True).text, "ada cannot log in"
+    User.objects.filter(pk=world.ada.pk).update(is_active=True)
+    assert admin.post(member(world, grace), {"role": "viewer"}).status_code == 302
+    assert not authorization.may_manage(grace, world.team)
+
+
+def test_change_of_a_role_that_the_page_did_not_show_is_refused(admin: Client, world: World) -> None:
+    TeamRole.objects.create(user=world.ada, team=world.team, role=TeamRole.Role.VIEWER)
+    for path, form in ((member(world, world.ada), {"role": "admin"}), (member(world, world.ada, "remove/"), {})):
+        text = admin.post(path, {**form, "seen": "member"}, follow=True).text
+        assert "Someone else has changed the role of this member" in text
+    assert TeamRole.objects.get(user=world.ada).role == "viewer"
+    assert admin.post(member(world, world.ada), {"role": "admin", "seen": "viewer"}).status_code == 302
+
+
+def test_member_is_not_added_twice_with_another_role(admin: Client, world: World) -> None:
+    answer = admin.post(page(world, "add/"), {"add-username": "grace", "add-role": "viewer"})
+    assert (answer.status_code, "is in this team already" in answer.text) == (422, True)
+    assert TeamRole.objects.get(user__username="grace").role == "admin"
+
+
+def test_team_lists_who_changed_its_members(admin: Client, ada: Client, world: World) -> None:
+    admin.post(page(world, "add/"), {"add-username": "bob", "add-role": "viewer"})
+    admin.post(member(world, world.bob), {"role": "member", "seen": "viewer"})
+    admin.post(member(world, world.bob), {"role": "member", "seen": "member"})  # changes nothing
+    admin.post(member(world, world.bob, "remove/"), {"seen": "member"})
+    text = ada.get(page(world)).text
+    lines = ("Member removed: bob", "Role changed: bob, member", "Member added: bob, viewer")
+    assert [text.count(line) for line in lines] == [1, 1, 1]
+    assert [text.index(line) for line in lines] == sorted(text.index(line) for line in lines)
+
+
+def test_members_page_shows_own_teams_and_what_their_members_may_do(
+    admin: Client, ada: Client, bob: Client, staff: Client, world: World
+) -> None:
+    world.team.permissions.add(Permission.objects.get(codename="merge_branches"))
+    text = ada.get("/settings/members/").text
+    assert "grace" in text
+    assert "Role of" not in text
+    assert 'aria-label="Role of ada"' in admin.get("/settings/members/").text
+    assert "grace" not in bob.get("/settings/members/").text
+    assert 'aria-label="Role of bob"' in staff.get("/settings/members/").text
+    assert "all members may also merge branches of sessions." in ada.get(page(world)).text
+    assert ada.get(member(world, world.ada)).status_code == 403
+    assert admin.get(member(world, world.bob)).status_code == 404
+    back = admin.post(member(world, world.ada), {"role": "viewer", "next": "/settings/members/"})
+    assert back.headers["Location"] == "/settings/members/"
+
+
+def test_members_of_many_teams_take_no_more_queries(
+    staff: Client, world: World, django_assert_num_queries: Any
+) -> None:
+    with CaptureQueriesContext(connection) as few:
+        staff.get("/settings/members/")
+    for number in range(5):
+        team = Group.objects.create(name=f"team {number}")
+        for name in ("a", "b"):
+            User.objects.create(username=f"{name}{number}").groups.add(team)
+    with django_assert_num_queries(len(few)):
+        staff.get("/settings/members/")

@@ -69,6 +69,7 @@ def url_values(world: World) -> Mapping[str, Any]:
         "repository_id": world.repository.pk,
         "workflow_id": run.workflow_id,
         "run_id": run.id,
+        "user_id": world.ada.pk,
         "name": "codex",
     }
 

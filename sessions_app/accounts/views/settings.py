@@ -54,6 +54,7 @@ SECTIONS: Final = (
     SettingsSection("settings-notifications", "Notifications", SettingsGroup.USER),
     SettingsSection("settings-tokens", "API tokens", SettingsGroup.USER),
     SettingsSection("settings-repositories", "Repositories", SettingsGroup.WORK),
+    SettingsSection("settings-members", "Members", SettingsGroup.TEAMS),
     SettingsSection("settings-teams", "Teams", SettingsGroup.TEAMS),
     SettingsSection("settings-people", "People", SettingsGroup.TEAMS, for_staff=True),
 )

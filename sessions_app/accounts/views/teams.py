@@ -13,25 +13,29 @@ from django.core.exceptions import PermissionDenied
 from django.db.models import Q
 from django.http import Http404, HttpResponse
 from django.shortcuts import get_object_or_404, redirect
+from django.urls import reverse
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_POST, require_safe
 
 from sessions_app.accounts import teams
-from sessions_app.accounts.authorization import may_manage
+from sessions_app.accounts.audit import recent_changes
+from sessions_app.accounts.authorization import managed_teams, may_manage, team_permissions
+from sessions_app.accounts.belongings import find_belongings
 from sessions_app.accounts.forms import (
     AccountForm,
     MemberAddForm,
+    MemberChangeForm,
     MemberInviteForm,
-    MemberRoleForm,
     TeamForm,
     TeamPolicyForm,
 )
 from sessions_app.accounts.models import LoginLink, TeamRole
 from sessions_app.accounts.requests import UserHttpRequest
 from sessions_app.accounts.views.settings import login_link_url, render_settings
+from sessions_app.catalogue.services.repositories import without_scratch
 from sessions_app.kernel.services.errors import NotFound, SessionsError
 from sessions_app.pages.labels import POLICY_LABELS
-from sessions_app.pages.shortcuts import READ_METHODS, form_status
+from sessions_app.pages.shortcuts import READ_METHODS, form_status, redirect_back
 from sessions_app.recovery.services import policies
 
 
@@ -58,6 +62,14 @@ def _render_teams(request: UserHttpRequest, form: TeamForm, status: int = 200) -
     return render_settings(request, "accounts/teams.html", "settings-teams", {"teams": rows, "form": form}, status)
 
 
+TEAM_PERMISSIONS: Final = {
+    "merge_branches": "merge branches of sessions",
+    "push_branches": "push branches of sessions",
+    "operate_unisolated": "use shells and write files where agents are not isolated",
+}
+"""What all members of a team may do with a permission."""
+
+
 @never_cache
 @require_safe
 def show_team(request: UserHttpRequest, team_id: int) -> HttpResponse:
@@ -74,6 +86,7 @@ def find_visible_team(request: UserHttpRequest, team_id: int) -> Group:
 
 
 def _render_team(request: UserHttpRequest, found: Group, status: int = 200, **more: Any) -> HttpResponse:
+    permissions = team_permissions(found)
     context = {
         "team": found,
         "members": teams.list_members(found),
@@ -81,7 +94,9 @@ def _render_team(request: UserHttpRequest, found: Group, status: int = 200, **mo
         "roles": TeamRole.Role.choices,
         "invite_form": MemberInviteForm(prefix="new"),
         "add_form": MemberAddForm(prefix="add"),
-        "repositories": found.repositories.order_by("name"),
+        "permissions": [text for name, text in TEAM_PERMISSIONS.items() if name in permissions],
+        "changes": recent_changes(found),
+        "repositories": without_scratch(found.repositories.order_by("name")),
         **more,
     }
     return render_settings(request, "accounts/team.html", "settings-teams", context, status)
@@ -110,7 +125,7 @@ def add_team_member(request: UserHttpRequest, team_id: int) -> HttpResponse:
     form = MemberAddForm(request.POST, prefix="add")
     if form.is_valid():
         try:
-            user = teams.add_member(found, **form.cleaned_data)
+            user = teams.add_member(found, by=request.user, **form.cleaned_data)
             messages.success(request, f"{user.get_username()} is now in {found.name}.")
             return redirect("settings-team", found.pk)
         except SessionsError as error:
@@ -118,17 +133,59 @@ def add_team_member(request: UserHttpRequest, team_id: int) -> HttpResponse:
     return _render_team(request, found, 422, add_form=form)
 
 
-@require_POST
-def change_team_member_role(request: UserHttpRequest, team_id: int, user_id: int) -> HttpResponse:
-    """Change the role of a member."""
+@never_cache
+def edit_team_member(request: UserHttpRequest, team_id: int, user_id: int) -> HttpResponse:
+    """Show a member of the team, and what happens if they leave it. A POST changes the role."""
     found = find_visible_team(request, team_id)
-    form = MemberRoleForm(request.POST)
+    if not may_manage(request.user, found):
+        raise PermissionDenied
+    if request.method in READ_METHODS:
+        return _render_member(request, found, user_id)
+    form = MemberChangeForm(request.POST)
     if not form.is_valid():
         return _render_team(request, found, 422)
-    role = form.cleaned_data["role"]
+    role, seen = form.cleaned_data["role"], form.cleaned_data["seen"]
     return _redirect_to_team(
-        request, found, lambda: teams.change_role(found, user_id, role), f"is {role} of {found.name} now"
+        request,
+        found,
+        lambda: teams.change_role(found, user_id, role, request.user, seen),
+        f"is {role} of {found.name} now",
     )
+
+
+def _render_member(request: UserHttpRequest, found: Group, user_id: int) -> HttpResponse:
+    member = teams.find_member(found, user_id)
+    if member is None:
+        raise Http404("no such member")
+    context = {
+        "team": found,
+        "member": member,
+        "belongings": find_belongings(found, member.user),
+        "is_last_admin": teams.is_last_admin(found, member.user),
+        "roles": TeamRole.Role.choices,
+    }
+    return render_settings(request, "accounts/member.html", "settings-members", context)
+
+
+MAX_TEAMS_SHOWN: Final = 20
+
+
+@never_cache
+@require_safe
+def list_all_members(request: UserHttpRequest) -> HttpResponse:
+    """List the members of the teams that the user may see, with forms to change them in teams that the user manages."""
+    visible = list(teams.visible_teams(request.user)[: MAX_TEAMS_SHOWN + 1])
+    shown = visible[:MAX_TEAMS_SHOWN]
+    members = teams.members_by_team(shown)
+    managed = {team.pk for team in shown}
+    if not request.user.is_staff:
+        managed &= set(managed_teams(request.user).values_list("id", flat=True))
+    context = {
+        "rows": [(team, members[team.pk], team.pk in managed) for team in shown],
+        "has_more": len(visible) > MAX_TEAMS_SHOWN,
+        "roles": TeamRole.Role.choices,
+    }
+    return render_settings(request, "accounts/members.html", "settings-members", context)
 
 
 @require_POST
@@ -136,7 +193,8 @@ def remove_team_member(request: UserHttpRequest, team_id: int, user_id: int) -> 
     """Remove a member from the team."""
     found = find_visible_team(request, team_id)
     result = f"is no longer in {found.name}. Pages that they have open close within five seconds"
-    return _redirect_to_team(request, found, lambda: teams.remove_member(found, user_id), result)
+    seen = request.POST.get("seen", "")
+    return _redirect_to_team(request, found, lambda: teams.remove_member(found, user_id, request.user, seen), result)
 
 
 def _redirect_to_team(request: UserHttpRequest, found: Group, act: Callable[[], Any], result: str) -> HttpResponse:
@@ -144,9 +202,12 @@ def _redirect_to_team(request: UserHttpRequest, found: Group, act: Callable[[], 
         user = act()
     except NotFound:
         raise Http404 from None
+    except SessionsError as error:
+        messages.error(request, error.message)
+        return redirect("settings-team", found.pk)
     messages.success(request, f"{user.get_username()} {result}.")
     if teams.visible_teams(request.user).filter(id=found.pk).exists():
-        return redirect("settings-team", found.pk)
+        return redirect_back(request, reverse("settings-team", args=[found.pk]))
     return redirect("settings-teams")
 
 

@@ -63,7 +63,8 @@ def _edit(request: UserHttpRequest, team: Group, repository: Repository | None) 
         "manages": may_manage(request.user, team),
         "names_programs": may_name_programs(request.user, team),
     }
-    return render_settings(request, "agents/mcp_servers.html", "settings-teams", context, form_status(form))
+    section = "settings-teams" if repository is None else "settings-repositories"
+    return render_settings(request, "agents/mcp_servers.html", section, context, form_status(form))
 
 
 def _save(form: McpServerForm, team: Group, repository: Repository | None, by: User) -> bool:

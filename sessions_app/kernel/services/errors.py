@@ -191,6 +191,14 @@ class RepositoryChanged(SessionsError, code="repository_changed"):
     """Someone else has changed this repository meanwhile, so your change was not saved."""
 
 
+class MemberChanged(SessionsError, code="member_changed"):
+    """Someone else has changed the role of this member meanwhile, so your change was not saved."""
+
+
+class LastAdmin(SessionsError, code="last_admin"):
+    """This is the team’s only admin. Make somebody else an admin first."""
+
+
 class ExecutorInUse(SessionsError, code="executor_in_use"):
     """Sessions or workflows use this executor."""
 
