@@ -5,7 +5,7 @@ from __future__ import annotations
 from django.urls import path
 
 from sessions_app.board.api import views as api
-from sessions_app.board.views import board, tasks
+from sessions_app.board.views import board, bulk, tasks
 from sessions_app.kernel.addresses import TASK
 
 urlpatterns = [
@@ -13,6 +13,7 @@ urlpatterns = [
     path("live/", board.board_updates, name="board-live"),
     path("first-steps/hide/", board.hide_first_steps, name="first-steps-hide"),
     path("sessions/bulk/", board.act_on_many_sessions, name="bulk"),
+    path("tasks/bulk/", bulk.act_on_many_tasks, name="bulk-tasks"),
     path("tasks/<uuid:task_id>/", tasks.show_task, name="task"),
     path("tasks/<uuid:task_id>/edit/", tasks.edit_task, name="task-edit"),
     path("tasks/<uuid:task_id>/delete/", tasks.delete_task, name="task-delete"),
@@ -21,6 +22,7 @@ urlpatterns = [
 ]
 
 api_urlpatterns = [
+    path("tasks/bulk/", api.TaskBulkView.as_view()),
     path("tasks/", api.TaskListCreateView.as_view()),
     path(TASK, api.TaskDetailView.as_view()),
     path(TASK + "archive/", api.TaskArchiveView.as_view()),

@@ -55,6 +55,7 @@ STRANGERS_GET = {
     ("notifications/test/", "post"): 409,
     ("sessions/bulk/", "post"): 400,
     ("tasks/", "post"): 400,
+    ("tasks/bulk/", "post"): 400,
     ("webhooks/", "post"): 400,
     ("workflows/", "post"): 400,
     ("workflows/check/", "post"): 400,

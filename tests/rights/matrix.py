@@ -104,6 +104,7 @@ API: Final[Mapping[str, Methods]] = {
         "post": Row((401, 400, 403, 201, 400), {"title": "A task", "team": "team"}),
     },
     "api/v1/sessions/bulk/": {"post": Row((401, 200, 403, 200, 200), {"action": "stop", "sessions": ["{session_id}"]})},
+    "api/v1/tasks/bulk/": {"post": Row((401, 200, 403, 200, 200), {"action": "archive", "tasks": ["{task_id}"]})},
     _TASK: {"get": reads(), "patch": writes(200, title="Another"), "delete": writes(409)},
     _TASK + "unfinished/": {"get": reads()},
     _TASK + "archive/": {"post": writes(200)},
@@ -337,6 +338,10 @@ PAGES: Final[Mapping[str, Methods]] = {
     "sessions/bulk/": {
         "get": page(405),
         "post": Row((LOGIN, 200, 403, 200, 403), {"action": "stop", "session": "{session_id}"}),
+    },
+    "tasks/bulk/": {
+        "get": page(405),
+        "post": Row((LOGIN, 200, 403, 302, 403), {"action": "archive", "task": "{task_id}"}),
     },
     "executors/<uuid:executor_id>/look/": {"get": page(405), "post": Row((LOGIN, 403, 403, 403, 302))},
     "agents/": {"get": page(), "post": page(405)},

@@ -1,5 +1,7 @@
 // The board: filter, selection and keyboard shortcuts.
 
+import { selectTask } from "./board_tasks.js";
+
 const SEARCH_PAUSE = 250;
 const KEYS = "kandev-keys";
 const place = document.getElementById("part-board");
@@ -115,6 +117,8 @@ const ACTS = {
   j: () => step(1),
   k: () => step(-1),
   x: select,
+  t: () => selectTask(false),
+  T: () => selectTask(true),
   n: newTask,
   "/": () => document.getElementById("filter-q")?.focus(),
   "?": () => keys.showModal(),

@@ -19,6 +19,7 @@ from sessions_app.api.serializers.common import (
     TeamField,
     choice_field,
 )
+from sessions_app.board.services.bulk import ACTIONS, MAX_TASKS
 from sessions_app.board.services.tasks import BRANCH_PATTERN, DESCRIPTION_LIMIT, text_version
 from sessions_app.finish.api.serializers import UnfinishedTaskSerializer
 from sessions_app.models import Repository, Task
@@ -112,6 +113,34 @@ class FinishTaskSerializer(serializers.Serializer[Any]):
     only_if_finished = serializers.BooleanField(
         required=False, default=False, help_text="Refuse it while something is not committed, not merged, or not known."
     )
+
+
+class TaskBulkRequestSerializer(serializers.Serializer[Any]):
+    """An action, and the tasks to apply it to."""
+
+    action = serializers.ChoiceField(choices=tuple(ACTIONS))
+    tasks = SizedListField(child=serializers.UUIDField(), min_length=1, max_length=MAX_TASKS)
+    confirmed = serializers.BooleanField(
+        required=False, default=False, help_text="Also change tasks with work that is not committed or not merged."
+    )
+
+
+class TaskOutcomeSerializer(serializers.Serializer[Any]):
+    """The result for one task; ``code`` and ``message`` are empty if it was changed."""
+
+    task_id = serializers.UUIDField()
+    ok = serializers.BooleanField()
+    code = serializers.CharField(allow_blank=True)
+    message = serializers.CharField(allow_blank=True)
+    unfinished = UnfinishedTaskSerializer(
+        source="left", allow_null=True, help_text="What it leaves; null with `confirmed`, or if it was not looked at."
+    )
+
+
+class TaskBulkAnswerSerializer(serializers.Serializer[Any]):
+    """The results, in the order of the request."""
+
+    results = TaskOutcomeSerializer(many=True)
 
 
 class ConfirmedQuerySerializer(serializers.Serializer[Any]):

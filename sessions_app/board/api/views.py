@@ -17,11 +17,14 @@ from sessions_app.board.api.serializers import (
     FinishedTaskSerializer,
     FinishTaskSerializer,
     NewTaskSerializer,
+    TaskBulkAnswerSerializer,
+    TaskBulkRequestSerializer,
     TaskChangeSerializer,
     TaskQuerySerializer,
     TaskSerializer,
 )
 from sessions_app.board.services import deletion, tasks
+from sessions_app.board.services.bulk import change_tasks
 from sessions_app.board.services.tasks import visible_tasks
 from sessions_app.finish.api.serializers import UnfinishedTaskSerializer
 from sessions_app.finish.unfinished import unfinished_work
@@ -144,6 +147,21 @@ class TaskDoneView(_TaskChangeView):
         task = visible_tasks(request.user).get(id=self.task.id)
         context = {"request": request, "unfinished": left}
         return Response(FinishedTaskSerializer(task, context=context).data)
+
+
+class TaskBulkView(ApiView):
+    """An action on several tasks."""
+
+    @document_responses({200: TaskBulkAnswerSerializer}, 400, request=TaskBulkRequestSerializer)
+    def post(self, request: UserRequest) -> Response:
+        """Mark tasks as done, or archive them, each by itself; their sessions are stopped.
+
+        Unless the request is `confirmed`, a task with work that is not committed or not merged, or of which that is not
+        known, stays as it is: `unfinished_work`.
+        """
+        values = self.body(TaskBulkRequestSerializer)
+        outcomes = change_tasks(request.user, values["action"], values["tasks"], confirmed=values["confirmed"])
+        return self.show(TaskBulkAnswerSerializer, {"results": outcomes})
 
 
 class TaskUnarchiveView(_TaskChangeView):

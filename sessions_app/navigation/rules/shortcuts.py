@@ -44,6 +44,7 @@ KEYBOARD_SHORTCUTS: Final[tuple[tuple[str, _Rows], ...]] = (
             ("j, k", "next task, previous task"),
             ("Enter", "open the task"),
             ("x", "select or deselect its sessions"),
+            ("t", "select or deselect the task; with Shift, all from the last one"),
             ("/", "search"),
             ("n", "new task"),
             ("?", "list all shortcuts"),

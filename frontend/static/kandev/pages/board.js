@@ -3,3 +3,4 @@ import "../attention.js";
 import "../list.js";
 import "../first_prompt.js";
 import "../board.js";
+import "../board_tasks.js";

@@ -1,0 +1,2 @@
+import "../frame.js";
+import "../attention.js";
