@@ -123,7 +123,7 @@ def test_one_request_deletes_a_limited_number_of_sessions(world: World, monkeypa
     at_rest(world.session)
     another(world)
     another(world)
-    with pytest.raises(Conflict, match="2 sessions of this task were deleted, 1 are left"):
+    with pytest.raises(Conflict, match="2 sessions of this task were deleted, 1 more is left"):
         delete(world)
     delete(world)
     assert not Task.objects.filter(id=world.task.id).exists()

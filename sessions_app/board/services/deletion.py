@@ -14,6 +14,7 @@ from executors_app.models import ExecutorRunning
 from sessions_app.board.services.tasks import delete_session
 from sessions_app.finish.models import FinishIntent
 from sessions_app.finish.unfinished import unfinished_work
+from sessions_app.kernel.rules.wording import count_text, plural
 from sessions_app.kernel.services.errors import Conflict, WorkUnfinished
 from sessions_app.models import Intent, Task
 from sessions_app.sessions.services.queries import SECRET_FIELDS
@@ -44,7 +45,8 @@ def delete_task(task: Task, by: User, confirmed: str = "") -> None:
         remaining = row.sessions.count()
         if remaining:
             raise Conflict(
-                f"{deleted} sessions of this task were deleted, {remaining} are left. Delete it again for the rest."
+                f"{count_text(deleted, 'session')} of this task {plural(deleted, 'was', 'were')} deleted, "
+                f"{remaining} more {plural(remaining, 'is', 'are')} left. Delete it again for the rest."
             )
         _require_no_run(row)
         row.delete()

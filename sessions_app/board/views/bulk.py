@@ -17,6 +17,7 @@ from sessions_app.accounts.requests import UserHttpRequest
 from sessions_app.board.services.bulk import change_tasks, preview_tasks
 from sessions_app.board.views.board import filter_query, parse_filter
 from sessions_app.kernel.rules.parsers import parse_uuid
+from sessions_app.kernel.rules.wording import count_text, plural
 from sessions_app.kernel.services.errors import Invalid, SessionsError
 
 WORDS: Final = {"done": "marked as done", "archive": "archived"}
@@ -53,9 +54,7 @@ def act_on_many_tasks(request: UserHttpRequest) -> HttpResponse:
 
 
 def _summary(count: int, action: str) -> str:
-    if count == 1:
-        return f"1 task was {WORDS[action]}."
-    return f"{count} tasks were {WORDS[action]}."
+    return f"{count_text(count, 'task')} {plural(count, 'was', 'were')} {WORDS[action]}."
 
 
 def _selected_ids(request: UserHttpRequest) -> list[uuid.UUID]:

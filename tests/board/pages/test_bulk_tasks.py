@@ -8,6 +8,7 @@ import pytest
 from django.test import Client
 
 from sessions_app.board.services import bulk
+from sessions_app.board.services.tasks import finish_task
 from sessions_app.finish import unfinished
 from sessions_app.finish.services import Uncommitted
 from sessions_app.models import Task, TaskSession
@@ -110,7 +111,7 @@ def test_one_broken_task_stops_no_other(world: World, ada: Client, monkeypatch: 
     def finish(task: Task, user: Any) -> Task:
         if task.id == broken.id:
             raise RuntimeError("a bug")
-        return bulk.finish_task(task, user)
+        return finish_task(task, user)
 
     monkeypatch.setattr(bulk, "ACTIONS", {"done": finish})
     html = act(ada, "done", broken, good).text
