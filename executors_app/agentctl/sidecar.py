@@ -112,7 +112,7 @@ class Sidecar:
         if self.agent.is_running:
             return
         for notice in await self.workspace.call(self.workspace.prepare_for_agent):
-            self.journal.append(JournalKind.LOG, level="warning", text=notice.text, data={"code": notice.code})
+            self.snapshots.tell(notice)
 
     async def stop(self, grace: float, intent_id: str, *, delete_transcript: bool = False) -> dict[str, Any]:
         """``POST /agent/stop``; a repeated intent returns the first result and stops nothing."""

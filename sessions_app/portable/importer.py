@@ -28,6 +28,7 @@ from sessions_app.portable.rows.conversation import write_conversation, write_ev
 from sessions_app.portable.rows.ledger import write_receipts, write_tokens
 from sessions_app.portable.rows.parents import SessionParents, find_or_create_parents
 from sessions_app.portable.rows.prompts import named_files, write_attachments, write_prompts
+from sessions_app.portable.rows.review_comments import write_review_comments
 from sessions_app.portable.rows.session import IMPORTED_ERROR_CODE, write_chosen_settings, write_session
 from sessions_app.portable.rows.turns import write_runs
 from sessions_app.portable.snapshot_values import SnapshotValues
@@ -150,6 +151,7 @@ def _write_rows(
     write_runs(session, snapshot, rows)
     write_conversation(session, rows)
     write_attachments(session, reader.contents(named_files(session)))
+    write_review_comments(session, snapshot)
     write_receipts(session, snapshot, rows)
     write_tokens(session, SnapshotValues(reader.tokens()))
 

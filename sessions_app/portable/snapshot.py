@@ -22,10 +22,11 @@ from sessions_app.agents.services.mcp_servers import inherited_servers
 from sessions_app.kernel.rules.states import UNSETTLED_PROMPT_STATES, PromptState, RunState
 from sessions_app.models import Prompt, Task, TaskSession, Turn, WaitKey
 from sessions_app.portable.rules.lines import format_time
+from sessions_app.review.rules.comments import MAX_PENDING
 
 FORMAT: Final = "kandev/1"
 MAX_ROWS: Final = 50
-"""Maximum number each of runs, prompts, receipts and keys of a session in a snapshot."""
+"""Maximum number each of runs, prompts, receipts, sent comments and keys of a session in a snapshot."""
 UNFINISHED_STATES: Final = (PromptState.QUEUED, PromptState.HELD, PromptState.INTERRUPTED, *UNSETTLED_PROMPT_STATES)
 RUN_FIELDS: Final = (
     "id",
@@ -65,6 +66,19 @@ TOKEN_FIELDS: Final = (
     "revoked_at",
     "expired_at",
     "reason",
+    "created_at",
+)
+COMMENT_FIELDS: Final = (
+    "id",
+    "author_name",
+    "path",
+    "side",
+    "first_line",
+    "last_line",
+    "excerpt",
+    "version",
+    "text",
+    "sent_with",
     "created_at",
 )
 SESSION_FIELDS: Final = (
@@ -128,6 +142,7 @@ def build_snapshot(session_id: uuid.UUID, boot_id: str) -> dict[str, Any] | None
         "runs": [_field_values(run, RUN_FIELDS) for run in reversed(newest_runs)],
         "prompts": _prompts(session),
         "chosen_settings": _chosen_settings(session),
+        "review_comments": _review_comments(session),
         "receipts": [_field_values(receipt, RECEIPT_FIELDS) for receipt in reversed(newest_receipts)],
     }
     return snapshot
@@ -223,6 +238,17 @@ def _prompt(row: Prompt) -> dict[str, Any]:
     values["resent_as"] = row.resent_as.message_id if row.resent_as else None
     values["continued_by"] = row.continued_by.message_id if row.continued_by else None
     return values
+
+
+def _review_comments(session: TaskSession) -> list[dict[str, Any]]:
+    """Return the comments that wait, of which there are few, and the newest of those that were sent.
+
+    Comments are in no log: the snapshot has them as they were at the newest line of it.
+    """
+    rows = session.review_comments.select_related("author")
+    sent = rows.exclude(sent_with="").order_by("-created_at", "-id")[:MAX_ROWS]
+    shown = sorted([*sent, *rows.filter(sent_with="")[:MAX_PENDING]], key=lambda row: (row.created_at, str(row.id)))
+    return [{**_field_values(row, COMMENT_FIELDS), "author": _username(row.author)} for row in shown]
 
 
 def _chosen_settings(session: TaskSession) -> list[dict[str, Any]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
@@ -10,10 +11,11 @@ from typing import Any
 
 import pytest
 
-from executors_app.agentctl.workspace import uncommitted
+from executors_app.agentctl.workspace import discarded_files, uncommitted
 from executors_app.agentctl.workspace.changes import git_status
 from executors_app.machine.git.workspace_git import WorkspaceGit
 from executors_app.wire.protocol import ApiError
+from tests.agentctl.running import Running
 from tests.executors.repositories import commit, make_repository, run_git
 
 
@@ -323,3 +325,77 @@ def test_hostile_name_is_that_one_file(root: Path, git: WorkspaceGit, name: str)
         "untracked": ["other"],
     }
     assert (root / name).read_text() == "1\n"
+
+
+class Killed(BaseException):
+    """agentctl ends here: nothing is put back."""
+
+
+def kill_at(monkeypatch: pytest.MonkeyPatch, git: WorkspaceGit, path: str, moment: str) -> None:
+    """Discard a file with an agentctl that is killed before this call of the system."""
+    shown = uncommitted.show_loss(git, path, "discard")
+
+    def die(*arguments: Any, **options: Any) -> None:
+        raise Killed
+
+    with monkeypatch.context() as killed:
+        killed.setattr(discarded_files, "_put_back", die)
+        killed.setattr(os, moment, die)
+        with pytest.raises(Killed):
+            uncommitted.carry_out(git, path, "discard", shown["version"])
+
+
+def test_discard_of_a_killed_agentctl_is_finished_or_undone(
+    root: Path, git: WorkspaceGit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (root / "folder").mkdir()
+    (root / "folder/grüße\nx").write_text("new\n")
+    kill_at(monkeypatch, git, "folder/grüße\nx", "unlink")
+    assert not (root / "folder/grüße\nx").exists()
+    [(path, sentence)] = uncommitted.finish_discards(git)
+    assert (path, "nothing of it was discarded" in sentence) == ("folder/grüße\nx", True)
+    assert (root / "folder/grüße\nx").read_text() == "new\n"
+
+    (root / "a").write_text("seen\n")
+    kill_at(monkeypatch, git, "a", "unlink")
+    assert (root / "a").read_text() == "1\n2\n3\n"
+    [(path, sentence)] = uncommitted.finish_discards(git)
+    assert (path, "is finished now" in sentence) == ("a", True)
+    assert status(git) == {"untracked": ["folder/grüße\nx"]}
+    assert uncommitted.finish_discards(git) == []
+
+
+async def test_page_of_changes_finishes_an_interrupted_discard_and_warns(
+    running: Running, repository: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (repository / "new").write_text("new\n")
+    kill_at(monkeypatch, running.sidecar.workspace.git, "new", "unlink")
+    assert (await running.get("/git/status"))["untracked"] == ["new"]
+    line = await running.line("log")
+    assert line["text"].startswith("new: Discarding its changes was interrupted")
+
+
+def test_interrupted_discard_of_other_content_is_kept_and_one_in_progress_left_alone(
+    root: Path, git: WorkspaceGit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (root / "a").write_text("seen\n")
+    kill_at(monkeypatch, git, "a", "unlink")
+    [aside] = root.glob(".*.discarded")
+    (aside / "a").write_text("never shown\n")
+    [(_, sentence)] = uncommitted.finish_discards(git)
+    assert f"What it was is in {aside.name}/a." in sentence
+    assert (aside / "a").read_text() == "never shown\n"
+    shutil.rmtree(aside)
+
+    (root / "a").write_text("seen\n")
+    shown = uncommitted.show_loss(git, "a", "discard")
+    with monkeypatch.context() as watched:
+        watched.setattr(os, "unlink", lambda *given, **options: told.append(uncommitted.finish_discards(git)))
+        told: list[Any] = []
+        uncommitted.carry_out(git, "a", "discard", shown["version"])
+    assert told == [[]]
+    uncommitted.finish_discards(git)
+    (root / ".0123.discarded").mkdir()
+    (root / ".0123.discarded/x").write_text("a name like that\n")
+    assert uncommitted.finish_discards(git) == []
+    shutil.rmtree(root / ".0123.discarded")

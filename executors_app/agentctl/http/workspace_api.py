@@ -7,7 +7,7 @@ import contextlib
 import logging
 import re
 from collections.abc import Awaitable, Callable, Mapping
-from typing import IO, Any, Final
+from typing import IO, Any, Final, TypeVar
 
 import orjson
 from aiohttp import WSCloseCode, WSMsgType, web
@@ -23,6 +23,8 @@ from executors_app.agentctl.http.server import (
     websocket_for,
 )
 from executors_app.agentctl.workspace import branch_review, changes, selected_commit, uncommitted
+from executors_app.agentctl.workspace.agent_preparation import report_discards
+from executors_app.agentctl.workspace.discarded_files import split_discarded
 from executors_app.agentctl.workspace.file_writing import ANY_CONTENT, write_content
 from executors_app.agentctl.workspace.files import list_directory, read_content
 from executors_app.agentctl.workspace.review_parts import Part
@@ -128,6 +130,7 @@ MAX_LOG_ENTRIES: Final = 200
 MAX_MESSAGE_BYTES: Final = 64 << 10
 _CHUNK_BYTES: Final = 1 << 18
 _HASH: Final = re.compile(r'"?([0-9a-f]{64})"?')
+Answer = TypeVar("Answer")
 Handler = Callable[[web.Request], Awaitable[web.Response]]
 
 
@@ -164,7 +167,7 @@ class WorkspaceApi:
             web.post("/snapshot/restore", self._restore),
         ]
 
-    async def _on_workspace(self, read: Callable[..., dict[str, Any]], *args: Any) -> dict[str, Any]:
+    async def _on_workspace(self, read: Callable[..., Answer], *args: Any) -> Answer:
         """Run something in the workspace; if the workspace is missing, report that instead of its error."""
         try:
             return await self._workspace.call(read, *args)
@@ -195,6 +198,10 @@ class WorkspaceApi:
 
     async def _status(self, request: web.Request) -> web.Response:
         answer = await self._on_workspace(changes.git_status, self._workspace.git)
+        if any(split_discarded(path) for path in answer["untracked"]):
+            for notice in await self._on_workspace(report_discards, self._workspace.git):
+                self._keeper.tell(notice)
+            answer = await self._on_workspace(changes.git_status, self._workspace.git)
         self._workspace.dirty = not answer["clean"]
         return json_response(answer)
 

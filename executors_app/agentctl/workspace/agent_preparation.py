@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Final
 
 from executors_app.agentctl.workspace.index_listing import parse_index_listing
+from executors_app.agentctl.workspace.uncommitted import finish_discards
 from executors_app.machine.git import git_directory
 from executors_app.machine.git.commit_log import count_commits
 from executors_app.machine.git.git_directory import BRANCH_PREFIX
@@ -47,7 +48,7 @@ def prepare_workspace(git: WorkspaceGit, base: str, *, rebuilt: bool = False) ->
     """
     notices: list[Notice] = []
     checks = (
-        *(_repair_record, _repair_bare, partial(_fill_submodules, rebuilt=rebuilt)),
+        *(_repair_record, _repair_bare, report_discards, partial(_fill_submodules, rebuilt=rebuilt)),
         *(partial(_compare_base, base=base), _find_collisions),
     )
     for check in checks:
@@ -56,6 +57,11 @@ def prepare_workspace(git: WorkspaceGit, base: str, *, rebuilt: bool = False) ->
         except (GitError, OSError, ValueError):
             continue  # the workspace works as far as it can; snapshots and panels report their own errors
     return notices
+
+
+def report_discards(git: WorkspaceGit) -> list[Notice]:
+    """Finish or undo what a killed agentctl has begun to discard, and say so; raises GitError."""
+    return [Notice("discard_interrupted", f"{path}: {sentence}") for path, sentence in finish_discards(git)]
 
 
 def _repair_record(git: WorkspaceGit) -> list[Notice]:

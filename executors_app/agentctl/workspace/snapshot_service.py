@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from executors_app.agentctl.journal import Journal
+from executors_app.agentctl.workspace.agent_preparation import Notice
 from executors_app.agentctl.workspace.changes import changes_between
 from executors_app.agentctl.workspace.kept_turns import keep_turn_snapshot
 from executors_app.agentctl.workspace.left_commits import RefMemory
@@ -156,6 +157,10 @@ class SnapshotService:
             await self._workspace.call(keep_turn_snapshot, self._workspace.git, self.session_id, commit)
         except (ApiError, OSError) as error:
             logger.warning("the snapshot %s is kept only until the next one: %s", commit, error)
+
+    def tell(self, notice: Notice) -> None:
+        """Journal something that people should know about the workspace."""
+        self._journal.append(JournalKind.LOG, level="warning", text=notice.text, data={"code": notice.code})
 
     def _warn_about_settings(self) -> None:
         problem = self._workspace.git.private.settings_problem

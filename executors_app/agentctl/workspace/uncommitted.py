@@ -8,16 +8,16 @@ from __future__ import annotations
 
 import hashlib
 import os
-import secrets
 import stat
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 from typing import Any, Final
 
 from executors_app.agentctl.workspace.changes import checked_path
+from executors_app.agentctl.workspace.discarded_files import finish_discard, set_aside, split_discarded
 from executors_app.agentctl.workspace.paths import open_path
 from executors_app.agentctl.workspace.status_format import STATUS, parse_git_status
 from executors_app.agentctl.workspace.submodule_changes import submodule_around
@@ -38,6 +38,12 @@ _HASHED_FILE: Final = 1 << 30
 _BINARY_HEAD: Final = 8000
 _NO_OBJECT: Final = "0"
 _CHUNK: Final = 1 << 20
+_MAX_FINISHED: Final = 100
+_FINISHED: Final = {
+    "restored": "Discarding its changes was interrupted, so nothing of it was discarded.",
+    "deleted": "Discarding its changes was interrupted after they were replaced, and is finished now.",
+    "kept": "Discarding its changes was interrupted, and another file has its place now. What it was is in {path}.",
+}
 
 
 class Action(StrEnum):
@@ -106,6 +112,35 @@ def parse_action(name: str) -> str:
     if name not in set(Action):
         raise validation_error(f"action must be one of {', '.join(Action)}", field="action")
     return name
+
+
+def finish_discards(git: WorkspaceGit) -> list[tuple[str, str]]:
+    """Finish or undo what a killed agentctl has begun to discard; return the paths, each with a sentence about it.
+
+    No file is lost: only exactly what a person has confirmed to discard is deleted. Raises GitError.
+    """
+    pattern = ":(glob)**/.*.discarded/*"
+    listed = git.run("ls-files", "--others", "--exclude-standard", "-z", "--", pattern, limit=_LIST_LIMIT).fields
+    told = []
+    for path in map(os.fsdecode, listed[:_MAX_FINISHED]):
+        try:
+            told += _finish_discard(git, path)
+        except (OSError, ApiError):  # an agent can make files with such a name, too
+            continue
+    return told
+
+
+def _finish_discard(git: WorkspaceGit, path: str) -> list[tuple[str, str]]:
+    parts = split_discarded(path)
+    if parts is None:
+        return []
+    folder_path, place, name = parts
+    original = checked_path(git.root, f"{folder_path}/{name}" if folder_path else name)
+    with opened_folder(git.root, original) as (folder, _):
+        outcome = finish_discard(folder, place, name, lambda aside: content_of(aside, name, original))
+    if not outcome:
+        return []
+    return [(original, _FINISHED[outcome].format(path=os.fsencode(path).decode("utf-8", "replace")))]
 
 
 def _changed(path: str) -> ApiError:
@@ -201,7 +236,7 @@ class _Change:
         return {"lines": output.data.decode("utf-8", "replace"), "truncated": output.truncated}
 
     def _new_lines(self) -> dict[str, Any]:
-        with _opened_folder(self._git.root, self._path) as (folder, name):
+        with opened_folder(self._git.root, self._path) as (folder, name):
             about = os.lstat(name, dir_fd=folder)
             if stat.S_ISLNK(about.st_mode):
                 return {"lines": f"+{os.readlink(name, dir_fd=folder)}", "truncated": False}
@@ -234,8 +269,8 @@ class _Change:
 
     def _content(self, path: str) -> str:
         try:
-            with _opened_folder(self._git.root, path) as (folder, name):
-                return _content_of(folder, name, path)
+            with opened_folder(self._git.root, path) as (folder, name):
+                return content_of(folder, name, path)
         except FileNotFoundError:
             return ""
 
@@ -282,38 +317,16 @@ class _Change:
 
         Renamed before it is compared, so that what an agent writes in between is compared, too.
         """
-        with _opened_folder(self._git.root, self._path) as (folder, name):
-            aside = f".{secrets.token_hex(8)}.discarded"
-            os.rename(name, aside, src_dir_fd=folder, dst_dir_fd=folder)
-            try:
-                if _content_of(folder, aside, self._path) != self.state.content:
-                    raise _changed(self._path)
-                yield
-            except BaseException:
-                with suppress(OSError):
-                    _put_back(folder, aside, name)
-                raise
-            os.unlink(aside, dir_fd=folder)
+        content = self.state.content
+        with opened_folder(self._git.root, self._path) as (folder, name), set_aside(folder, name, content) as aside:
+            if content_of(aside, name, self._path) != content:
+                raise _changed(self._path)
+            yield
 
 
 def _contains(path: str, other: str) -> bool:
     """Whether one of two paths would be a directory of the other one."""
     return other.startswith(f"{path}/") or path.startswith(f"{other}/")
-
-
-def _put_back(folder: int, aside: str, name: str) -> None:
-    """Give a file its name again, but never over one that has appeared meanwhile: then both stay."""
-    try:
-        os.link(aside, name, src_dir_fd=folder, dst_dir_fd=folder, follow_symlinks=False)
-    except FileExistsError:
-        return
-    except OSError:  # of a directory, or where files cannot have two names
-        with suppress(FileNotFoundError):
-            os.lstat(name, dir_fd=folder)
-            return
-        os.rename(aside, name, src_dir_fd=folder, dst_dir_fd=folder)
-        return
-    os.unlink(aside, dir_fd=folder)
 
 
 @contextmanager
@@ -322,7 +335,7 @@ def _nothing() -> Iterator[None]:
 
 
 @contextmanager
-def _opened_folder(root: Path, path: str) -> Iterator[tuple[int, str]]:
+def opened_folder(root: Path, path: str) -> Iterator[tuple[int, str]]:
     """Yield the opened directory of a file, and its name; raises FileNotFoundError if a directory is missing.
 
     No directory on the way may be a link: git calls a file behind one deleted.
@@ -335,7 +348,8 @@ def _opened_folder(root: Path, path: str) -> Iterator[tuple[int, str]]:
         yield descriptor, name
 
 
-def _content_of(folder: int, name: str, path: str) -> str:
+def content_of(folder: int, name: str, path: str) -> str:
+    """Return type, mode and SHA-256 of a file in an opened directory; raises ApiError for anything else, OSError."""
     about = os.lstat(name, dir_fd=folder)
     if stat.S_ISLNK(about.st_mode):
         digest = hashlib.sha256(os.fsencode(os.readlink(name, dir_fd=folder))).hexdigest()
