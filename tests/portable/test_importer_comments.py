@@ -23,7 +23,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def written() -> list[dict[str, Any]]:
-    return list(ReviewComment.objects.order_by("created_at", "id").values())
+    return [dict(row) for row in ReviewComment.objects.order_by("created_at", "id").values()]
 
 
 def test_comments_that_wait_and_those_that_were_sent_are_restored(folder: Path) -> None:
