@@ -5,7 +5,7 @@ from __future__ import annotations
 from django.urls import path
 
 from sessions_app.board.api import views as api
-from sessions_app.board.views import board, bulk, tasks
+from sessions_app.board.views import board, bulk, moves, tasks
 from sessions_app.kernel.addresses import TASK
 
 urlpatterns = [
@@ -18,6 +18,7 @@ urlpatterns = [
     path("tasks/<uuid:task_id>/edit/", tasks.edit_task, name="task-edit"),
     path("tasks/<uuid:task_id>/delete/", tasks.delete_task, name="task-delete"),
     path("tasks/<uuid:task_id>/live/", tasks.task_updates, name="task-live"),
+    path("tasks/<uuid:task_id>/move/", moves.move_task, name="task-move"),
     path("tasks/<uuid:task_id>/<str:action>/", tasks.act_on_task, name="task-change"),
 ]
 

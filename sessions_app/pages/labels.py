@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from executors_app.agent_capabilities import CapabilityStanding
 from executors_app.wire.executions import LOCAL, ExecutorStatus
+from sessions_app.board.rules.moves import COLUMN_NAMES
 from sessions_app.kernel.rules.states import DerivedStatus, TaskState, WorkState
 from sessions_app.models import ContinuityReceipt
 from sessions_app.recovery.rules.resumability import UNREACHABLE, Policy
@@ -21,12 +22,12 @@ from sessions_app.sessions.rules.situation_facts import (
 )
 
 TASK_STATE_LABELS: Final[Mapping[str, Label]] = {
-    TaskState.TODO: Label("To do", "off"),
-    TaskState.IN_PROGRESS: Label("In progress", "busy"),
-    TaskState.REVIEW: Label("Review", "ask"),
-    TaskState.DONE: Label("Done", "good"),
-    TaskState.FAILED: Label("Failed", "bad"),
-    TaskState.CANCELLED: Label("Cancelled", "off"),
+    TaskState.TODO: Label(COLUMN_NAMES[TaskState.TODO], "off"),
+    TaskState.IN_PROGRESS: Label(COLUMN_NAMES[TaskState.IN_PROGRESS], "busy"),
+    TaskState.REVIEW: Label(COLUMN_NAMES[TaskState.REVIEW], "ask"),
+    TaskState.DONE: Label(COLUMN_NAMES[TaskState.DONE], "good"),
+    TaskState.FAILED: Label(COLUMN_NAMES[TaskState.FAILED], "bad"),
+    TaskState.CANCELLED: Label(COLUMN_NAMES[TaskState.CANCELLED], "off"),
 }
 
 EXECUTOR_STATUS_LABELS: Final[Mapping[str, Label]] = {

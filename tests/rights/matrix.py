@@ -385,6 +385,7 @@ PAGES: Final[Mapping[str, Methods]] = {
         "post": page_writes(302).sending(**{"plan-priority": "2", "plan-labels": "bug"}),
     },
     _PAGE + "live/": {"get": page_reads(), "post": page(405)},
+    _PAGE + "move/": {"get": page(405), "post": page_writes(302, shown="REVIEW", to="CANCELLED")},
     _PAGE + "<str:action>/": {"get": page(405), "post": page_writes(302).at(action="done")},
     _SESSION_PAGE: {"get": page_reads(), "post": page(405)},
     _SESSION_PAGE + "live/": {"get": page_reads(), "post": page(405)},

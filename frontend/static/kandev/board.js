@@ -119,6 +119,7 @@ const ACTS = {
   x: select,
   t: () => selectTask(false),
   T: () => selectTask(true),
+  m: () => document.activeElement?.closest?.(".task")?.querySelector(".move")?.click(),
   n: newTask,
   "/": () => document.getElementById("filter-q")?.focus(),
   "?": () => keys.showModal(),
@@ -127,7 +128,7 @@ const ACTS = {
 document.addEventListener("keydown", (event) => {
   const typing = event.target.closest?.("input:not([type=checkbox]), textarea, select, [contenteditable]");
   if (event.key === "Escape" && typing && filters?.contains(typing)) typing.blur();
-  if (typing || keys.open || event.ctrlKey || event.metaKey || event.altKey) return;
+  if (typing || document.querySelector("dialog[open]") || event.ctrlKey || event.metaKey || event.altKey) return;
   if (!ACTS[event.key] || (!keysOn.checked && event.key !== "?")) return;
   event.preventDefault();
   ACTS[event.key]();

@@ -118,6 +118,11 @@ for (const name of ["pointerup", "pointercancel"]) {
   addEventListener(name, () => setTimeout(() => (pressedAt = -Infinity)), true); // the click follows at once
 }
 
+// For a drag, which goes on when the page is updated.
+export function forgetPress() {
+  pressedAt = -Infinity;
+}
+
 async function pointerReleased() {
   while (performance.now() - pressedAt < LONGEST_PRESS) await new Promise((resume) => setTimeout(resume, PRESS_CHECK));
 }

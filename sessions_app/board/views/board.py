@@ -23,6 +23,7 @@ from sessions_app.accounts.requests import UserHttpRequest
 from sessions_app.accounts.team_scope import teams_of
 from sessions_app.agents.services.profiles import visible_profiles
 from sessions_app.board.forms import TaskCreateForm
+from sessions_app.board.rules.moves import COLUMN_NAMES, MOVE_CHOICES, MOVE_HINTS, possible_moves
 from sessions_app.board.services import board as board_service
 from sessions_app.board.services.board import (
     MAX_TASKS_PER_COLUMN,
@@ -32,6 +33,7 @@ from sessions_app.board.services.board import (
     BoardTask,
     SessionRow,
 )
+from sessions_app.board.services.moves import movable
 from sessions_app.board.services.tasks import create_session, create_task
 from sessions_app.kernel.rules.parsers import parse_number, parse_uuid
 from sessions_app.kernel.rules.states import TaskState
@@ -49,6 +51,10 @@ from sessions_app.sessions.views.session_summary import attention_label, session
 FILTER_TEXT_LIMIT: Final = 200
 FIRST_STEPS_COOKIE: Final = "kandev_first_steps"
 """Set in a browser whose user has hidden the first steps."""
+_MOVE_CHOICES: Final = [
+    {"to": state.value, "key": f"{state}:{move}", "name": COLUMN_NAMES[state], "hint": MOVE_HINTS[move]}
+    for state, move in MOVE_CHOICES
+]
 _COOKIE_MAX_AGE: Final = 365 * 24 * 3600
 
 
@@ -139,6 +145,7 @@ def show_board(request: UserHttpRequest) -> HttpResponse:
         "form": form,
         "reads_only": reads_only,
         "lacking": _missing_prerequisites(form),
+        "move_choices": _MOVE_CHOICES,
     }
     if not is_filtered(criteria) and FIRST_STEPS_COOKIE not in request.COOKIES:
         context["steps"] = load_first_steps(request.user)
@@ -233,6 +240,8 @@ class TaskCard:
     """Whether the user may select its sessions."""
     may_start: bool
     """Whether the card offers to start the task's first session."""
+    moves: str
+    """The columns that the user can move it to, each with how: ``DONE:done CANCELLED:cancel``."""
 
     @property
     def is_planned(self) -> bool:
@@ -257,7 +266,15 @@ def task_card(found: BoardTask, writable: Collection[int]) -> TaskCard:
         more=found.session_count - len(found.sessions),
         may_choose=may_write,
         may_start=may_write and not found.sessions and task.repository_id is not None and not task.is_over,
+        moves=_moves_of(found) if may_write else "",
     )
+
+
+def _moves_of(found: BoardTask) -> str:
+    if found.task.archived_at is not None:
+        return ""
+    task = movable(found.task, [row.session.state for row in found.sessions])
+    return " ".join(f"{state}:{move}" for state, move in possible_moves(task).items())
 
 
 def _session_line(row: SessionRow, task_path: str) -> dict[str, Any]:

@@ -4,3 +4,4 @@ import "../list.js";
 import "../first_prompt.js";
 import "../board.js";
 import "../board_tasks.js";
+import "../task_moves.js";
