@@ -455,7 +455,11 @@ def first_prompt(task: Task) -> str:
     return task.description
 
 
-def create_session_with_defaults(user: User, task: Task) -> TaskSession:
-    """Create a session with ``usual_choice`` and the description as its prompt. Raises the errors of both."""
+def create_session_with_defaults(user: User, task: Task, *, again: bool = False) -> TaskSession:
+    """Create a session with ``usual_choice`` and the description as its prompt. Raises the errors of both.
+
+    Without ``again``, only the task's first session gets that prompt.
+    """
     profile, executor = usual_choice(user, task)
-    return create_session(user, task, profile, executor, prompt=first_prompt(task))
+    prompt = task.description if again and task.description.strip() else first_prompt(task)
+    return create_session(user, task, profile, executor, prompt=prompt)

@@ -43,7 +43,13 @@ from sessions_app.pages.labels import OUTCOME_LABELS, TASK_STATE_LABELS
 from sessions_app.pages.shortcuts import READ_METHODS, form_status, part_response
 from sessions_app.planning.rules.plans import LABEL_LENGTH, Priority, parse_priority
 from sessions_app.planning.services import Plan, labels_of_teams, plan_of
-from sessions_app.recovery.services.restarts import LastRestart, load_first_steps, load_last_restart
+from sessions_app.recovery.services.restarts import (
+    DEMO_TASK,
+    LastRestart,
+    can_order_restart,
+    load_first_steps,
+    load_last_restart,
+)
 from sessions_app.sessions.rules.situation_facts import Label
 from sessions_app.sessions.services.intents import request_many
 from sessions_app.sessions.views.session_summary import attention_label, session_chips
@@ -55,6 +61,12 @@ _MOVE_CHOICES: Final = [
     {"to": state.value, "key": f"{state}:{move}", "name": COLUMN_NAMES[state], "hint": MOVE_HINTS[move]}
     for state, move in MOVE_CHOICES
 ]
+STEPS_QUERY: Final = "first-steps"
+"""In the query string of the board: show the first steps, also if they are hidden or completed."""
+NO_STEPS: Final = (
+    f"The first steps need the task “{DEMO_TASK}”, and a Kandev that you run on your own machine. If that task is "
+    "done, cancelled or archived, reopen it."
+)
 _COOKIE_MAX_AGE: Final = 365 * 24 * 3600
 
 
@@ -147,22 +159,39 @@ def show_board(request: UserHttpRequest) -> HttpResponse:
         "lacking": _missing_prerequisites(form),
         "move_choices": _MOVE_CHOICES,
     }
-    if not is_filtered(criteria) and FIRST_STEPS_COOKIE not in request.COOKIES:
-        context["steps"] = load_first_steps(request.user)
+    context |= _steps_context(request, criteria)
     context |= filter_context(request.user, criteria)
     context |= columns_context(request.user, criteria)
-    return render(request, "board/board.html", context, status=form_status(form))
+    response = render(request, "board/board.html", context, status=form_status(form))
+    if STEPS_QUERY in request.GET:
+        _keep_choice(response, "", max_age=0)
+    return response
+
+
+def _steps_context(request: UserHttpRequest, criteria: BoardFilter) -> dict[str, Any]:
+    """Return the first steps, unless the board is filtered or they are hidden; ``?first-steps`` shows them again."""
+    if is_filtered(criteria):
+        return {}
+    wanted = STEPS_QUERY in request.GET
+    if request.COOKIES.get(FIRST_STEPS_COOKIE) and not wanted:
+        return {"has_hidden_steps": can_order_restart(request.user)}
+    steps = load_first_steps(request.user, again=wanted)
+    if wanted and steps is None:
+        messages.info(request, NO_STEPS)
+    return {"steps": steps}
 
 
 @require_POST
 def hide_first_steps(request: UserHttpRequest) -> HttpResponse:
     """Hide the first steps in this browser; nothing else changes."""
     response = redirect("board")
-    secure = bool(settings.SESSION_COOKIE_SECURE)
-    response.set_cookie(
-        FIRST_STEPS_COOKIE, "hidden", max_age=_COOKIE_MAX_AGE, secure=secure, httponly=True, samesite="Lax"
-    )
+    _keep_choice(response, "hidden", max_age=_COOKIE_MAX_AGE)
     return response
+
+
+def _keep_choice(response: HttpResponse, choice: str, max_age: int) -> None:
+    secure = bool(settings.SESSION_COOKIE_SECURE)
+    response.set_cookie(FIRST_STEPS_COOKIE, choice, max_age=max_age, secure=secure, httponly=True, samesite="Lax")
 
 
 def _create(request: UserHttpRequest, form: TaskCreateForm) -> HttpResponse:

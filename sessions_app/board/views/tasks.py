@@ -188,9 +188,12 @@ def act_on_task(request: UserHttpRequest, task_id: uuid.UUID, action: str) -> Ht
 
 
 def _start_default_session(request: UserHttpRequest, row: Task) -> HttpResponse:
-    """Start a session with the user's default agent and executor, and the task's description as its first prompt."""
+    """Start a session with the user's default agent and executor, and the task's description as its first prompt.
+
+    Only the task's first session gets that, unless the button says ``again``.
+    """
     try:
-        made = create_session_with_defaults(request.user, row)
+        made = create_session_with_defaults(request.user, row, again="again" in request.POST)
     except SessionsError as error:
         messages.error(request, error.message)
         return redirect("task", row.id)

@@ -13,14 +13,16 @@ from typing import Any, Final
 
 from django.conf import settings
 from django.contrib.auth.models import User
+from django.db.models import F
 from django.utils import timezone
 
 from executors_app.machine.process import identity
 from sessions_app.attention.services import inbox
 from sessions_app.board.services.board import annotate_needs
-from sessions_app.kernel.rules.states import SessionState, TaskState
+from sessions_app.kernel.rules.states import DesiredState, SessionState, TaskState
 from sessions_app.models import ContinuityReceipt, RecoverySweep, SweepOutcome, Task, TaskSession, Turn
-from sessions_app.recovery.rules.recovery import SKIPPED
+from sessions_app.recovery.rules.recovery import SKIPPED, AgentAction
+from sessions_app.recovery.rules.verification import ReceiptKind
 from sessions_app.recovery.services.sweeps import load_results
 from sessions_app.sessions.services.queries import SECRET_FIELDS
 
@@ -170,6 +172,10 @@ DEMO_TASK: Final = "Survive a restart"
 """Title of the demo task whose agent works long enough for a restart."""
 
 
+_GOES_ON: Final[tuple[AgentAction, ...]] = ("reattach", "resume")
+_SURVIVED: Final = (ReceiptKind.REATTACHED, ReceiptKind.RESUMED, ReceiptKind.LOADED, ReceiptKind.INJECTED)
+
+
 @dataclass(frozen=True, slots=True)
 class FirstSteps:
     """A user's progress in the guided first restart."""
@@ -182,11 +188,19 @@ class FirstSteps:
     has_worked: bool
     failed: bool
     """Whether its agent could not start."""
+    is_over: bool
+    """Whether it takes no prompt any more, or was stopped before it worked, so that another one is needed."""
     restarted: bool
+    """Whether Kandev was restarted since the session began."""
+    survived: bool
+    """Whether an agent of the task was reconnected or resumed after a restart."""
 
 
-def load_first_steps(user: User) -> FirstSteps | None:
-    """Return the user's progress; None if restarts are not possible here, or the user has finished."""
+def load_first_steps(user: User, *, again: bool = False) -> FirstSteps | None:
+    """Return the user's progress; None if restarts are not possible here, or the task is gone or over.
+
+    None also once the user has finished, unless they want to see the steps ``again``.
+    """
     if not can_order_restart(user):
         return None
     open_tasks = Task.objects.visible_to(user).filter(archived_at=None, title=DEMO_TASK)
@@ -195,17 +209,35 @@ def load_first_steps(user: User) -> FirstSteps | None:
     if task is None:
         return None
     last = last_ordered()
-    reattached = ContinuityReceipt.objects.visible_to(user).filter(kind="reattached")
-    # However the restart was caused, by the button or by a real crash: this agent has survived it.
-    if reattached.filter(session__task=task).exists() or (last is not None and reattached.exists()):
+    reattached = ContinuityReceipt.objects.visible_to(user).filter(kind=ReceiptKind.REATTACHED)
+    survived = reattached.filter(session__task=task).exists() or _has_been_recovered(task)
+    if not again and (survived or (last is not None and reattached.exists())):
         return None
     session = task.sessions.order_by("-created_at").first()
     runs = Turn.objects.filter(session=session) if session else Turn.objects.none()
+    has_worked = runs.exists()
     return FirstSteps(
         task=task,
         session=session,
         works=runs.filter(ended_at=None).exists(),
-        has_worked=runs.exists(),
-        failed=session is not None and session.state == SessionState.ERROR,
-        restarted=last is not None and last.killed_at >= task.created_at,
+        has_worked=has_worked,
+        failed=session is not None and session.state in (SessionState.ERROR, SessionState.FAILED),
+        is_over=session is not None and _is_over(session, has_worked=has_worked),
+        restarted=session is not None and last is not None and last.killed_at >= session.created_at,
+        survived=survived,
     )
+
+
+def _is_over(session: TaskSession, *, has_worked: bool) -> bool:
+    was_stopped = session.desired_state == DesiredState.STOPPED and not has_worked
+    return was_stopped or session.state in (SessionState.COMPLETED, SessionState.CANCELLED)
+
+
+def _has_been_recovered(task: Task) -> bool:
+    """Return whether a session of the task went on after Kandev was started again, however it had ended.
+
+    The process may have been ended by hand, or with the machine, and the agent with it.
+    """
+    rows = SweepOutcome.objects.filter(session__task=task, sweep__trigger="boot", agent_action__in=_GOES_ON)
+    since = {"session__receipts__created_at__gte": F("sweep__started_at")}
+    return rows.filter(session__receipts__kind__in=_SURVIVED, **since).exists()

@@ -147,7 +147,7 @@ def test_first_steps_offer_a_restart_and_then_disappear(staff: Client, world: Wo
     page = staff.get("/").text
     assert "The agent has started" in page
     session.runs.update(ended_at=timezone.now(), state="completed")
-    assert "The agent is not counting any more; first <a" in staff.get("/").text
+    assert "The agent is not counting any more. To try it, first <a" in staff.get("/").text
     assert 'formaction="/restart/"' in page
     restarts.RestartOrders(loopback=True).done(["web"])
     fake_serve(data)
@@ -175,7 +175,57 @@ def test_first_steps_are_hidden_on_request(staff: Client, world: World, data: Pa
     assert 'formaction="/first-steps/hide/"' in staff.get("/").text
     answer = staff.post("/first-steps/hide/")
     assert (answer.status_code, answer["Location"]) == (302, "/")
+    page = staff.get("/").text
+    assert "Try it: restart Kandev" not in page
+    assert 'href="/?first-steps=1"' in page
+    assert 'href="/?first-steps=1"' in staff.get("/help/").text
+    assert "Try it: restart Kandev" in staff.get("/?first-steps=1").text
+    assert "Try it: restart Kandev" in staff.get("/").text, "they are not hidden any more"
+
+
+@pytest.mark.parametrize("kind", ["resumed", "loaded", "injected"])
+def test_first_steps_end_with_a_restart_in_which_the_agent_ended_too(
+    kind: str, staff: Client, world: World, data: Path
+) -> None:
+    session = demo_session(world, data)
+    session.receipts.create(kind=kind)  # of a resume by a user
+    make_sweep(session)
+    assert "Try it: restart Kandev" in staff.get("/").text
+    session.receipts.create(kind=kind)
     assert "Try it: restart Kandev" not in staff.get("/").text
+    page = staff.get("/?first-steps=1").text
+    assert "You have completed these steps." in page
+    assert f"{path_of(session)}timeline/" in page
+
+
+def test_first_steps_offer_another_restart_if_no_agent_worked_in_the_last_one(
+    staff: Client, world: World, data: Path
+) -> None:
+    session = demo_session(world, data)
+    session.runs.update(ended_at=timezone.now(), state="completed")
+    restarts.RestartOrders(loopback=True).done(["web"])
+    fake_serve(data)
+    page = staff.get("/").text
+    assert "Kandev has restarted, but no agent was reconnected yet" in page
+    assert 'formaction="/restart/"' in page
+
+
+@pytest.mark.parametrize("state", ["COMPLETED", "CANCELLED", "FAILED", "ERROR"])
+def test_first_steps_offer_another_session_for_one_that_has_ended(
+    state: str, staff: Client, world: World, data: Path
+) -> None:
+    session = demo_session(world, data)
+    Task.objects.filter(id=session.task_id).update(description="Count.")
+    TaskSession.objects.filter(id=session.id).update(state=state)
+    assert 'name="again" value="1">Start another session' in staff.get("/").text
+    assert staff.post(f"/tasks/{session.task_id}/start/", {"again": "1"}).status_code == 302
+    assert TaskSession.objects.latest("created_at").prompts.get().text == "Count."
+
+
+def test_first_steps_without_their_task_say_what_they_need(staff: Client, world: World, data: Path) -> None:
+    session = demo_session(world, data)
+    Task.objects.filter(id=session.task_id).update(state="DONE")
+    assert "The first steps need the task" in staff.get("/?first-steps=1").text
 
 
 @pytest.mark.parametrize("state", ["DONE", "CANCELLED"])
