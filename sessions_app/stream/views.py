@@ -33,6 +33,8 @@ _DIGEST: Final = re.compile("[0-9a-f]{64}")
 
 PAGE_SIZE: Final = 200
 """Messages on one page of the conversation."""
+PAGES_HELD: Final = 5
+"""Pages of messages that an open page of a browser holds."""
 PAGE_CHARS: Final = 1 << 20
 """Characters of their texts and payloads. A page has at least one message, of whatever size."""
 SHOWN_PARTS: Final = 2
@@ -114,6 +116,11 @@ def messages_around(session: TaskSession, seq: int) -> tuple[list[Message], bool
     newer = _read_page(session.messages.filter(seq__gt=seq).order_by("seq"), MESSAGES_AFTER_TARGET, PAGE_CHARS // 4)
     older = _read_page(session.messages.filter(seq__lte=seq).order_by("-seq"), PAGE_SIZE - len(newer.messages))
     return [*older.messages[::-1], *newer.messages], older.has_more, newer.has_more
+
+
+def most_messages() -> int:
+    """Return how many messages an open page of a browser holds."""
+    return PAGES_HELD * PAGE_SIZE
 
 
 def changed_messages(session: TaskSession, after: int) -> tuple[list[Message], bool]:

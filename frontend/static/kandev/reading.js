@@ -10,6 +10,8 @@ const list = document.getElementById("messages");
 const talk = document.getElementById("talk");
 const toEndBar = document.getElementById("to-end");
 const NEAR = 120;
+const MOST = Number(page.dataset.most); // messages that a page holds: browsers become slow with many thousands
+const KEPT = Math.ceil(MOST * 0.8);
 
 let follows = false; // the reader is at the end, or has just sent something and waits for the result
 let lastTop = 0;
@@ -33,7 +35,11 @@ export function keepingPlace(change) {
 // The same in two steps: call this before the change, and the returned function after it.
 export function placeKeeper() {
   const wasAtEnd = follows || isAtEnd();
-  return (added) => (wasAtEnd ? toEnd() : count(added));
+  return (added) => {
+    if (!wasAtEnd) return count(added);
+    forgetOldest();
+    toEnd();
+  };
 }
 
 function isAtEnd() {
@@ -82,8 +88,9 @@ async function loadEarlier(link) {
     const height = document.documentElement.scrollHeight, at = window.scrollY;
     showEarlier(messages);
     showLocalTimes(list);
-    if (older) link.href = `?before=${older}`;
-    else link.parentElement.remove();
+    if (!older) link.parentElement.remove();
+    else link.href = `?before=${older}`;
+    if (list.childElementCount >= MOST) delete link.dataset.scripted; // followed as a link, it opens a page of its own
     window.scrollTo({ top: at + document.documentElement.scrollHeight - height, behavior: "instant" });
   } catch {
     link.href = `?before=${before}`; // followed as a link, it shows the error
@@ -104,6 +111,23 @@ function offerEarlier(link) {
   window.addEventListener("wheel", () => (hasScrolled = true), { passive: true, once: true });
   window.addEventListener("touchmove", () => (hasScrolled = true), { passive: true, once: true });
   new IntersectionObserver(([{ isIntersecting }]) => isIntersecting && hasScrolled && load(), { rootMargin: "300px" }).observe(link);
+}
+
+// A page that stays open all day shows the newest messages; those before them can be loaded again as earlier ones.
+function forgetOldest() {
+  let link = document.getElementById("earlier");
+  if (list.childElementCount <= MOST || link?.ariaBusy === "true") return;
+  while (list.childElementCount > KEPT) list.firstElementChild.remove();
+  if (!link) {
+    link = Object.assign(document.createElement("a"), { id: "earlier", textContent: "Earlier messages" });
+    const place = document.createElement("p");
+    place.className = "earlier";
+    place.append(link);
+    list.before(place);
+    offerEarlier(link);
+  }
+  link.href = `?before=${list.firstElementChild.dataset.seq}`;
+  link.dataset.scripted = "";
 }
 
 // --- copy buttons ---

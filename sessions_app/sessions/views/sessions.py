@@ -32,7 +32,7 @@ from sessions_app.recovery.services import policies
 from sessions_app.sessions.services import intents
 from sessions_app.sessions.views.session_page import session_context
 from sessions_app.stream import services as output_limits
-from sessions_app.stream.views import last_messages, messages_around, read_whole_message, render_page
+from sessions_app.stream.views import last_messages, messages_around, most_messages, read_whole_message, render_page
 from sessions_app.suspensions.services import go_on_now
 from sessions_app.usage.budgets import set_session_budget
 from sessions_app.usage.forms import BudgetForm
@@ -55,6 +55,7 @@ def show_session(request: UserHttpRequest, task_id: uuid.UUID, session_id: uuid.
     context |= {
         "messages_html": render_page(messages, request.user),
         "older_than": messages[0].seq if older else None,
+        "most_messages": most_messages(),
         "may_commit": writes,
         "has_terminal": bool(find("kandev/vendor/xterm.js")),
         "has_highlight": bool(find("kandev/vendor/highlight.js")),

@@ -13,7 +13,7 @@ from executors_app.models import ExecutorRunning
 from sessions_app.models import TaskSession
 from sessions_app.stream import views as conversation
 from tests.pages.accessibility import accessibility_problems
-from tests.pages.browsers import NO_SOCKET, hold_updates, reported
+from tests.pages.browsers import NO_SOCKET, hold_updates, navigating, reported
 from tests.pages.world import World, asks, ingest_lines, make_world, path_of, supervise
 from tests.stream.pages.test_browser_socket import ServerSide
 from tests.waiting import eventually, settled
@@ -133,6 +133,44 @@ def test_older_messages_load_in_pages_and_links_target_one(
     expect(page.get_by_text("Answer 0.")).to_be_in_viewport()
     expect(page.get_by_role("link", name="Back to the newest messages")).to_be_visible()
     assert ada.unexpected(*NO_SOCKET) == []
+
+
+def test_open_page_holds_a_limited_number_of_messages_without_a_gap(
+    visit: Any, world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(conversation, "PAGE_SIZE", 4)
+    monkeypatch.setattr(conversation, "PAGES_HELD", 3)
+    session = world.running_session()
+    talk(session, 10)
+    ada = visit()
+    page = ada.open(path_of(session))
+    messages, earlier = page.locator(".message"), page.get_by_role("link", name="Earlier messages")
+    for count in (8, 12):
+        earlier.click()
+        expect(messages).to_have_count(count)
+    with navigating(page):
+        earlier.click()
+    expect(messages).to_have_count(4)
+    expect(page.get_by_role("link", name="Back to the newest messages")).to_be_visible()
+
+    page.goto(path_of(session))
+    expect(messages).to_have_count(4)
+    talk(session, 8)
+    expect(page.get_by_text("Answer 7.")).to_have_count(1)
+    newest = list(session.messages.order_by("-seq").values_list("seq", flat=True))
+    eventually(lambda: _seqs(page)[-1:] == newest[:1], describe="the newest message is shown")
+    assert 4 <= len(_seqs(page)) <= 12
+    shown = len(_seqs(page))
+    page.evaluate("scrollTo(0, 0)")
+    earlier.click()
+    expect(messages).to_have_count(shown + 4)
+    assert _seqs(page) == newest[: shown + 4][::-1]
+    assert ada.unexpected(*NO_SOCKET) == []
+
+
+def _seqs(page: Page) -> list[int]:
+    seqs: list[int] = page.evaluate("[...document.querySelectorAll('.message')].map((one) => Number(one.dataset.seq))")
+    return seqs
 
 
 STATES: dict[str, Any] = {
