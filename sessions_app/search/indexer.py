@@ -38,6 +38,7 @@ from sessions_app.search.models import (
 )
 from sessions_app.search.rules.documents import MESSAGE_KINDS, READ_LIMIT, RULES_VERSION, DocumentKind
 from sessions_app.search.rules.tool_texts import COMMAND_LIMIT, tool_text
+from sessions_app.stream.rules.tool_calls import COMMAND_FIELDS
 
 log = logging.getLogger(__name__)
 
@@ -49,8 +50,6 @@ CHARACTERS_PER_PASS: Final = 256 * 1024
 FORGOTTEN_PER_PASS: Final = 500
 RETRY_AFTER: Final = 60.0
 """Seconds until a session is read again whose texts could not be searched for secrets."""
-COMMAND_FIELDS: Final = ("command", "cmd")
-"""Where the input of a tool call may have a command, as ``rendering.operations.tool_calls.command_of`` reads it."""
 LIMITS: Final = Limits(cpu_seconds=10.0, seconds=30.0, memory=512 << 20)
 """For all texts of a team that one pass searches for secrets."""
 TEXT_CPU_SECONDS: Final = 0.5

@@ -83,6 +83,24 @@ def test_quotation_is_stored_as_it_is_beside_a_sentence_without_it(item: Attenti
     assert shown == f'It asks to run: {UNIQUE} [REDACTED]. Input: {{"header": "[REDACTED] [REDACTED]"}}'
 
 
+@pytest.mark.parametrize(
+    ("call", "expected"),
+    [
+        (
+            {"title": "Test", "tool_kind": "execute", "raw_input": {"command": "make green"}},
+            "Test. Command: make green",
+        ),
+        ({"title": "`make`", "raw_input": {"command": "make"}}, "`make`"),
+        ({"title": "Test", "raw_input": {"cmd": ["bash", "-lc", "make | tail"]}}, "Test. Command: make | tail"),
+        ({"title": "Read", "tool_kind": "read", "raw_input": {"path": "a"}}, 'Read (read). Input: {"path": "a"}'),
+        ({"title": "Run", "tool_kind": "execute", "raw_input": "make"}, "Run. Command: make"),
+    ],
+)
+def test_request_tells_a_command_as_it_is_typed(call: dict[str, Any], expected: str, world: World) -> None:
+    item = raise_notice(world, notices.permission_notice("p2", call))
+    assert as_read(item).why == f"It asks to run: {expected}"
+
+
 def test_item_is_searched_once(item: AttentionItem, searches: CountedSearches) -> None:
     first, second = as_read(item).why, as_read(item).why
     assert (first == second, searches.items) == (True, 1)

@@ -9,6 +9,7 @@ from hashlib import sha256
 from typing import Any, Final
 
 from sessions_app.attention.rules.quotations import (
+    Quotation,
     Text,
     encode_quotations,
     quote,
@@ -19,7 +20,7 @@ from sessions_app.attention.rules.quotations import (
 )
 from sessions_app.kernel.rules.wording import plural
 from sessions_app.sessions.rules.situation_facts import AGENT_DIED_HEADLINE, HEADLINES, LABELS, Code, Label
-from sessions_app.stream.rules.tool_calls import UNKNOWN_ACTION, is_unknown_action
+from sessions_app.stream.rules.tool_calls import UNKNOWN_ACTION, command_of, is_unknown_action
 from sessions_app.usage.rules.budgets import HoldReason, hold_end_sentence, hold_sentence
 
 
@@ -212,20 +213,30 @@ def request_notice(permission_id: str, tool_call: Mapping[str, Any], question: M
 
 
 def _describe_tool_call(tool_call: Mapping[str, Any]) -> Text:
-    """Describe what the agent asks to do: title, kind, input and files, as far as known."""
-    action = text(quote_ends(_string(tool_call.get("title"))) or "an action")
-    if kind := quote(_string(tool_call.get("tool_kind"))):
+    """Describe what the agent asks to do: title, command or kind and input, and files, as far as known."""
+    title = _string(tool_call.get("title"))
+    action = text(quote_ends(title) or "an action")
+    command = command_of(tool_call)
+    if kind := quote("" if command else _string(tool_call.get("tool_kind"))):
         action = text(action, " (", kind, ")")
     if sub_agent := quote(_string(tool_call.get("sub_agent"))):
         action = text(action, ", for ", sub_agent)
-    raw_input = tool_call.get("raw_input")
-    if raw_input and isinstance(raw_input, str):
-        action = text(action, ". Input: ", quote_ends(raw_input))
-    elif raw_input:
-        action = text(action, ". Input: ", quote_json(raw_input))
+    if command and title.strip("` \n") != command.strip():
+        action = text(action, ". Command: ", quote_ends(command))
+    elif not command:
+        action = text(action, *_input_of(tool_call))
     if paths := quote(", ".join(_first_paths(tool_call))):
         action = text(action, ". Files: ", paths)
     return action
+
+
+def _input_of(tool_call: Mapping[str, Any]) -> tuple[str | Quotation, ...]:
+    raw_input = tool_call.get("raw_input")
+    if not raw_input:
+        return ()
+    if isinstance(raw_input, str):
+        return (". Input: ", quote_ends(raw_input))
+    return (". Input: ", quote_json(raw_input))
 
 
 def _first_paths(tool_call: Mapping[str, Any]) -> list[str]:

@@ -6,7 +6,6 @@ import base64
 import hashlib
 import json
 import re
-import shlex
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -16,7 +15,7 @@ from typing import Any, Final
 
 from sessions_app.kernel.rules.wording import plural
 from sessions_app.redaction.visible_text import make_visible
-from sessions_app.stream.rules.tool_calls import REVIEW_LIMIT
+from sessions_app.stream.rules.tool_calls import COMMAND_FIELDS, REVIEW_LIMIT, command_of
 from sessions_app.workspace.rules.file_diffs import compare_files
 
 TITLE_LIMIT: Final = 500
@@ -39,12 +38,9 @@ UNFOLDED_LINES: Final = 60
 """Lines of the diffs of one tool call that the conversation shows unfolded; longer ones show their counts."""
 COMMAND_LINE_LIMIT: Final = 200
 """Characters of the first line of a command that stand for a folded tool call."""
-_COMMAND_FIELDS: Final = ("command", "cmd")
 _DIRECTORY_FIELDS: Final = ("cwd", "workdir", "working_directory", "directory")
-_TOLD_FIELDS: Final = frozenset({*_COMMAND_FIELDS, *_DIRECTORY_FIELDS, "description", "timeout"})
+_TOLD_FIELDS: Final = frozenset({*COMMAND_FIELDS, *_DIRECTORY_FIELDS, "description", "timeout"})
 """Fields of the input of a command that change nothing of what it does, or are shown beside it."""
-_SHELLS: Final = frozenset({"bash", "sh", "zsh", "/bin/bash", "/bin/sh", "/bin/zsh", "/usr/bin/bash", "/usr/bin/zsh"})
-_SCRIPT_OPTIONS: Final = frozenset({"-c", "-lc"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,30 +177,6 @@ def _inner_block(part: Mapping[str, Any]) -> Mapping[str, Any]:
     return part
 
 
-def command_of(payload: Mapping[str, Any]) -> str:
-    """Return the command that a tool call runs, as its input has it; empty if its input has none.
-
-    Of a shell that is given a script, the script is the command. Nothing else is left out of it.
-    """
-    raw_input = payload.get("raw_input")
-    if isinstance(raw_input, str) and payload.get("tool_kind") == "execute":
-        return raw_input
-    if not isinstance(raw_input, dict):
-        return ""
-    given = next((raw_input[name] for name in _COMMAND_FIELDS if raw_input.get(name)), "")
-    if isinstance(given, str):
-        return given
-    if isinstance(given, list) and all(isinstance(word, str) for word in given):
-        return _script_of(given) or shlex.join(given)
-    return ""
-
-
-def _script_of(words: Sequence[str]) -> str:
-    if len(words) == 3 and words[0] in _SHELLS and words[1] in _SCRIPT_OPTIONS:
-        return words[2]
-    return ""
-
-
 def _is_titled(payload: Mapping[str, Any], command: str) -> bool:
     """Whether a command has a title that is not only the command again."""
     return tool_title(payload).strip("` \n") not in ("", command.strip())
@@ -214,7 +186,7 @@ def _tells_all(raw_input: Any, command: str, changes: Sequence[Mapping[str, Any]
     """Whether an input has nothing but what is shown beside it: a command and its directory, or changes of files."""
     if not isinstance(raw_input, dict):
         return isinstance(raw_input, str) and raw_input == command
-    for names in (_COMMAND_FIELDS, _DIRECTORY_FIELDS):
+    for names in (COMMAND_FIELDS, _DIRECTORY_FIELDS):
         if len(raw_input.keys() & names) > 1:
             return False
     shown = {value for change in changes for value in change.values() if isinstance(value, str)}

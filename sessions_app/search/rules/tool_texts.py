@@ -6,7 +6,7 @@ import json
 import re
 from typing import Final
 
-from sessions_app.rendering.operations.tool_calls import command_of
+from sessions_app.stream.rules.tool_calls import command_of
 
 COMMAND_LIMIT: Final = 4_000
 """Characters of a command that are read."""

@@ -384,8 +384,9 @@ class SessionPage:
 
     @property
     def other_waits(self) -> list[OpenWaitRecord]:
-        """The open waits that are no external ones."""
-        return [wait for wait in self.open_waits if wait.kind not in REQUESTED_KINDS]
+        """The open waits that are no external ones, and of which nothing else on the page tells."""
+        shown = {str(card["request"].id) for card in self.permissions}
+        return [wait for wait in self.open_waits if wait.kind not in REQUESTED_KINDS and wait.id not in shown]
 
     @property
     def past_waits(self) -> list[dict[str, Any]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import shlex
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
@@ -34,6 +35,10 @@ def key_of_tool(fields: Mapping[str, Any]) -> str:
 UNKNOWN_ACTION: Final = "The agent does not say what it wants to do."
 _UNTOLD_FIELDS: Final = frozenset({"type", "mimeType", "terminalId", "_meta"})
 """Fields of a tool's content that say nothing of what it does."""
+COMMAND_FIELDS: Final = ("command", "cmd")
+"""Where the input of a tool call may have a command."""
+_SHELLS: Final = frozenset({"bash", "sh", "zsh", "/bin/bash", "/bin/sh", "/bin/zsh", "/usr/bin/bash", "/usr/bin/zsh"})
+_SCRIPT_OPTIONS: Final = frozenset({"-c", "-lc"})
 
 
 def is_unknown_action(tool_call: Mapping[str, Any]) -> bool:
@@ -81,3 +86,27 @@ def offered_options(tool_call: Mapping[str, Any], options: Sequence[Mapping[str,
 def _allows_lastingly(option: Mapping[str, Any]) -> bool:
     kind = str(option.get("kind", ""))
     return kind.startswith("allow") and kind != "allow_once"
+
+
+def command_of(payload: Mapping[str, Any]) -> str:
+    """Return the command that a tool call runs, as its input has it; empty if its input has none.
+
+    Of a shell that is given a script, the script is the command. Nothing else is left out of it.
+    """
+    raw_input = payload.get("raw_input")
+    if isinstance(raw_input, str) and payload.get("tool_kind") == "execute":
+        return raw_input
+    if not isinstance(raw_input, dict):
+        return ""
+    given = next((raw_input[name] for name in COMMAND_FIELDS if raw_input.get(name)), "")
+    if isinstance(given, str):
+        return given
+    if isinstance(given, list) and all(isinstance(word, str) for word in given):
+        return _script_of(given) or shlex.join(given)
+    return ""
+
+
+def _script_of(words: Sequence[str]) -> str:
+    if len(words) == 3 and words[0] in _SHELLS and words[1] in _SCRIPT_OPTIONS:
+        return words[2]
+    return ""

@@ -43,6 +43,15 @@ def test_permission_button_records_the_answer(ada: Client, world: World) -> None
     assert "Answered by ada. The answer is being sent" in page(ada, session)
 
 
+def test_request_with_a_card_is_not_listed_among_the_waits_again(ada: Client, world: World) -> None:
+    session = world.running_session()
+    ingest_lines(session, asks("p1", title="Push", raw_input={"command": "git push"}))
+    html = page(ada, session)
+    assert re.search(r'<section class="card" aria-labelledby="waits-title"[^>]* hidden>', html)
+    assert "Other waits" not in html
+    assert "git push" in html
+
+
 UNKNOWN_CALLS: list[dict[str, object]] = [
     {"title": ""},
     {"title": " \u200b\u2800"},
