@@ -24,6 +24,7 @@ from sessions_app.kernel.services.errors import SessionsError
 from sessions_app.models import TaskSession
 from sessions_app.pages.shortcuts import find_session, part_response
 from sessions_app.prompts.services import queue_prompt
+from sessions_app.remotes.services import has_remote
 
 
 @never_cache
@@ -89,6 +90,7 @@ def _context(request: UserHttpRequest, session: TaskSession, strategy: str) -> d
         "message": services.suggested_message(session, state, strategy) if state.target_ref else "",
         "command": _command(session, state, strategy),
         "message_id": uuid.uuid4(),
+        "can_push": has_remote(session.task),
         **_intents_context(session),
     }
 

@@ -15,7 +15,7 @@ from executors_app.repositories.remote_failures import RemoteFailed
 from executors_app.repositories.remote_keys import BadKey, KeyPair, generate_key, read_key
 from executors_app.repositories.remotes import remove_credentials, scan_host_keys
 from sessions_app.kernel.services.errors import Conflict, Invalid, NotFound, ReadOnly
-from sessions_app.models import Repository, RepositoryRemote
+from sessions_app.models import Repository, RepositoryRemote, Task
 
 log = logging.getLogger(__name__)
 
@@ -28,6 +28,11 @@ def find_remote(repository: Repository) -> RepositoryRemote | None:
     """Return where a repository's branches are pushed to; None if nothing is recorded."""
     rows = RepositoryRemote.objects.filter(repository=repository)
     return rows.select_related("repository__team", "changed_by", "confirmed_by").first()
+
+
+def has_remote(task: Task) -> bool:
+    """Return whether branches of a task can be pushed somewhere."""
+    return RepositoryRemote.objects.filter(repository=task.repository_id).exists()
 
 
 def require_remote(repository: Repository) -> RepositoryRemote:

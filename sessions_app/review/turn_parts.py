@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
+from django.db.models import Exists, OuterRef
 from django.db.models.functions import Left
 
 from executors_app.machine.git.branch_changes import PartProblem
 from sessions_app.kernel.services.errors import NotFound
-from sessions_app.models import TaskSession
+from sessions_app.models import RepositoryRemote, TaskSession
 from sessions_app.review.rules.parts import Part, PartKind
 
 MAX_TURNS: Final = 30
@@ -37,11 +38,19 @@ def list_turns(session: TaskSession) -> dict[str, Any]:
 
 
 def list_turn_ends(session: TaskSession) -> list[dict[str, Any]]:
-    """Return ``[{name, first_seq, last_seq}]`` of the newest turns whose changes can be shown; one query."""
-    columns = ("id", "first_seq", "last_seq", "ended_at", "snapshot_before", "snapshot_after")
-    found = session.runs.filter(has_process=True).order_by("-started_at", "-id").values(*columns)[:MAX_TURNS]
+    """Return ``[{name, first_seq, last_seq, can_push}]`` of the newest turns whose changes can be shown; one query.
+
+    ``can_push``: whether the repository has a remote.
+    """
+    columns = ("id", "first_seq", "last_seq", "ended_at", "snapshot_before", "snapshot_after", "can_push")
+    remotes = RepositoryRemote.objects.filter(repository=OuterRef("session__task__repository"))
+    runs = session.runs.filter(has_process=True).annotate(can_push=Exists(remotes))
+    found = runs.order_by("-started_at", "-id").values(*columns)[:MAX_TURNS]
     return [
-        {"name": str(Part(PartKind.TURN, str(row["id"]))), "first_seq": row["first_seq"], "last_seq": row["last_seq"]}
+        {
+            "name": str(Part(PartKind.TURN, str(row["id"]))),
+            **{name: row[name] for name in ("first_seq", "last_seq", "can_push")},
+        }
         for row in found
         if not _problem_of(row) and None not in (row["first_seq"], row["last_seq"])
     ]

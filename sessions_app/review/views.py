@@ -17,6 +17,7 @@ from sessions_app.accounts.requests import UserHttpRequest
 from sessions_app.kernel.services.errors import NotFound
 from sessions_app.models import TaskSession
 from sessions_app.pages.shortcuts import find_session, queried_number
+from sessions_app.remotes.services import has_remote
 from sessions_app.review.comment_views import comments_context
 from sessions_app.review.rules import wording
 from sessions_app.review.rules.parts import Part, PartKind
@@ -38,7 +39,8 @@ def show_changes(request: UserHttpRequest, task_id: uuid.UUID, session_id: uuid.
         changes = _changes(session, part, queried_number(request, "from") or 0)
     except (ValueError, NotFound):
         raise Http404("There is no such part of the branch.") from None
-    context = {"session": session, "task": session.task, **changes, **comments_context(request, session)}
+    context = {"session": session, "task": session.task, "can_push": has_remote(session.task)}
+    context |= {**changes, **comments_context(request, session)}
     return render(request, "review/changes.html", context)
 
 

@@ -59,11 +59,20 @@ async function showChanges(...notes) {
 async function wholeBranch() {
   try {
     const [found] = await Promise.all([look(ofPart(panel.dataset.review)), loadViewed()]);
+    if (found.base) offerMerge(found.ahead !== 0);
     return () => review(found);
   } catch (error) {
     const whole = chosenPart() === "branch" ? [] : [row(button("Show the whole branch", () => choosePart("branch"), "small"))];
     return () => [note(`The changes of the branch cannot be shown. ${reasonOf(error)}`), ...whole];
   }
+}
+
+// What is not committed cannot be merged.
+function offerMerge(isSomething) {
+  const link = document.getElementById("merge-link");
+  if (!link) return;
+  link.hidden = !isSomething;
+  link.parentElement.hidden = [...link.parentElement.children].every((one) => one.hidden);
 }
 
 function head({ branch }) {

@@ -16,6 +16,8 @@ function update() {
     if (!item) continue;
     end.hidden = true;
     const shown = messages.querySelector(`.turn-end[data-last="${last}"]`) ?? end.cloneNode(true);
+    // Only the newest turn has links to merge and push.
+    if (shown.innerHTML !== end.innerHTML) shown.replaceChildren(...end.cloneNode(true).childNodes);
     shown.hidden = false;
     if (shown.parentElement !== item) item.append(shown);
   }

@@ -29,6 +29,7 @@ from sessions_app.prompts import services as prompts
 from sessions_app.prompts.rules.attachments import MAX_FILE_BYTES, MAX_FILES, MAX_TOTAL_BYTES, taken_files_sentence
 from sessions_app.prompts.services import accepted_blocks, check_files, continue_interrupted
 from sessions_app.recovery.services import policies
+from sessions_app.remotes.services import has_remote
 from sessions_app.sessions.services import intents
 from sessions_app.sessions.views.session_page import session_context
 from sessions_app.stream import services as output_limits
@@ -57,6 +58,7 @@ def show_session(request: UserHttpRequest, task_id: uuid.UUID, session_id: uuid.
         "older_than": messages[0].seq if older else None,
         "most_messages": most_messages(),
         "may_commit": writes,
+        "can_push": has_remote(row.task),
         "has_terminal": bool(find("kandev/vendor/xterm.js")),
         "has_highlight": bool(find("kandev/vendor/highlight.js")),
         "may_operate": writes and may_operate(request.user, row),
