@@ -104,6 +104,8 @@ class AgentProfile(models.Model):
         "processes left running", max_length=4, choices=BackgroundPolicy.choices, blank=True, default="", db_default=""
     )
     """What sessions without a policy of their own do with them; empty: ``KANDEV_BACKGROUND_PROCESSES``."""
+    disabled_at = models.DateTimeField(null=True, blank=True, editable=False)
+    """Since when no new session may use it; its sessions go on. None: it is enabled."""
     created_at = models.DateTimeField(auto_now_add=True)
 
     class Meta:
@@ -186,11 +188,18 @@ class Executor(models.Model):
     config = ObjectField(default=dict, blank=True)
     max_live = models.PositiveIntegerField(null=True, blank=True)
     """Maximum number of sessions that may run here at once; None: a default that depends on the memory."""
+    is_default = models.BooleanField(default=False, db_default=False, editable=False)
+    """Whether staff have made it the default. Without one, it is the oldest: a new executor is never the default."""
+    disabled_at = models.DateTimeField(null=True, blank=True, editable=False)
+    """Since when no new session may use it; its sessions go on. None: it is enabled."""
     created_at = models.DateTimeField(auto_now_add=True)
 
     class Meta:
         db_table = "executors"
         ordering = ("name",)
+        constraints = (
+            models.UniqueConstraint(fields=("is_default",), condition=Q(is_default=True), name="one_default_executor"),
+        )
 
     def __str__(self) -> str:
         return self.name

@@ -12,8 +12,9 @@ from django.db.models import QuerySet
 
 from executors_app.models import AgentProfile, Executor
 from sessions_app.accounts.authorization import writable_teams
-from sessions_app.agents.services.profiles import profiles_for, visible_profiles
-from sessions_app.board.services.tasks import BRANCH_PATTERN, DESCRIPTION_LIMIT, default_choice
+from sessions_app.agents.services.profiles import enabled, profiles_for, visible_profiles
+from sessions_app.board.services.tasks import BRANCH_PATTERN, DESCRIPTION_LIMIT, default_choice, oldest
+from sessions_app.catalogue.services.offers import default_executor, offered_executors
 from sessions_app.catalogue.services.repositories import preselected_repository, without_scratch
 from sessions_app.kernel.services.errors import SessionsError
 from sessions_app.models import Repository, Task, TaskSession
@@ -36,11 +37,11 @@ class _StartForm(forms.Form):
 
     def __init__(self, user: User, *args: Any, **kwargs: Any):
         super().__init__(*args, **kwargs)
-        self.choose("agent_profile", visible_profiles(user))
-        self.choose("executor", Executor.objects.all())
+        self.choose("agent_profile", enabled(visible_profiles(user)))
+        self.choose("executor", offered_executors())
         usual = default_choice(user)
-        self.initial.setdefault("agent_profile", usual.profile)
-        self.initial.setdefault("executor", usual.executor)
+        self.initial.setdefault("agent_profile", usual.profile or oldest(enabled(visible_profiles(user))))
+        self.initial.setdefault("executor", usual.executor or default_executor())
         if "repository" in self.fields:
             self.initial.setdefault("repository", preselected_repository(user, usual.repository))
 
@@ -180,7 +181,7 @@ class SessionCreateForm(_StartForm):
 
     def __init__(self, user: User, task: Task, *args: Any, **kwargs: Any):
         super().__init__(user, *args, **kwargs)
-        self.choose("agent_profile", profiles_for(task))
+        self.choose("agent_profile", enabled(profiles_for(task)))
         owners = task.sessions.filter(shares_worktree_of=None, has_agent=True).exclude(worktree_path="")
         offered = _offered_worktrees(owners.select_related("executor"), self.initial.get("worktree_of"))
         if not offered:

@@ -12,11 +12,12 @@ from django.contrib.auth.models import User
 from django.db.models import QuerySet
 from django.utils import timezone
 
-from executors_app.models import PROFILE_SECRETS, Executor
+from executors_app.models import PROFILE_SECRETS
 from sessions_app.accounts.authorization import writable_teams
-from sessions_app.agents.services.profiles import visible_profiles
+from sessions_app.agents.services.profiles import enabled, visible_profiles
 from sessions_app.board.services.board import annotate_needs, session_rows
 from sessions_app.board.services.tasks import visible_tasks
+from sessions_app.catalogue.services.offers import offered_executors
 from sessions_app.catalogue.services.repositories import without_scratch
 from sessions_app.kernel.rules.states import OPEN_PROMPT_STATES, PermissionState, PromptState
 from sessions_app.kernel.services.errors import NotFound
@@ -279,14 +280,14 @@ def list_start_options(user: User, values: arguments.Arguments) -> results.Start
     """Return the teams the user can write in, and the repositories, agents and executors a task can use there."""
     teams = list(writable_teams(user).order_by("name")[:ROW_LIMIT])
     ids = [team.pk for team in teams]
-    profiles = visible_profiles(user).defer(*PROFILE_SECRETS).order_by("name")
+    profiles = enabled(visible_profiles(user)).defer(*PROFILE_SECRETS).order_by("name")
     opened = Repository.objects.visible_to(user).filter(team_id__in=ids).order_by("name")
     repositories = without_scratch(opened)
     return results.StartOptions(
         teams=[results.Team(id=team.pk, name=team.name) for team in teams],
         repositories=[_choice(row, row.path, row.team_id) for row in repositories[:ROW_LIMIT]],
         agent_profiles=[_choice(row, row.agent_type, row.team_id) for row in profiles[:ROW_LIMIT]],
-        executors=[_choice(row, row.runtime, None) for row in Executor.objects.order_by("name")[:ROW_LIMIT]],
+        executors=[_choice(row, row.runtime, None) for row in offered_executors()[:ROW_LIMIT]],
     )
 
 

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from django import forms
 from django.contrib.auth.models import Group, User
-from django.db.models import QuerySet
+from django.db.models import Q, QuerySet
 
 from executors_app.models import AgentProfile, Executor
 from sessions_app.accounts.authorization import writable_teams
@@ -65,8 +65,9 @@ class WorkflowForm(forms.Form):
         repositories = without_scratch(of_teams, keep=kept_repository)
         self._set_choices("team", teams)
         self._set_choices("repository", repositories)
-        self._set_choices("agent_profile", visible_profiles(user))
-        self._set_choices("executor", Executor.objects.all())
+        chosen = (workflow.agent_profile_id, workflow.executor_id) if workflow else (None, None)
+        self._set_choices("agent_profile", visible_profiles(user).filter(Q(disabled_at=None) | Q(pk=chosen[0])))
+        self._set_choices("executor", Executor.objects.filter(Q(disabled_at=None) | Q(pk=chosen[1])))
         if workflow is not None:
             self._adapt_triggers(workflow)
         else:

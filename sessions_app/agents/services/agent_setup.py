@@ -30,7 +30,7 @@ from executors_app.wire.protocol import Code
 from sessions_app.accounts.authorization import may_write_session, require_write
 from sessions_app.accounts.rate_limits import AttemptLimit
 from sessions_app.agents.rules.agent_programs import LOGGED_OUT, NEEDS_PERSON_CODES
-from sessions_app.agents.services.profiles import profiles_of
+from sessions_app.agents.services.profiles import enabled, profiles_of
 from sessions_app.board.services.tasks import create_session, create_task
 from sessions_app.catalogue.services.repositories import scratch_repository, scratch_root
 from sessions_app.kernel.rules.states import OPEN_PROMPT_STATES, DesiredState, RunState, SessionState
@@ -203,7 +203,7 @@ def test_sessions() -> QuerySet[TaskSession]:
 
 def profile_for(kind: AgentType, team: Group) -> AgentProfile | None:
     """Return the profile with which the team runs this type: its own, else a shared one; None if there is none."""
-    rows = profiles_of(team.pk).filter(agent_type=kind.name)
+    rows = enabled(profiles_of(team.pk)).filter(agent_type=kind.name).order_by("created_at", "id")
     return rows.filter(team=team).first() or rows.first()
 
 
@@ -232,8 +232,8 @@ def store_key(user: User, kind: AgentType, team: Group, variable: str, value: st
     if not value or len(value) > KEY_LIMIT or not value.isprintable():
         raise Invalid(f"A key must have 1 to {KEY_LIMIT} printable characters.", field="value")
     with transaction.atomic():
-        own = AgentProfile.objects.select_for_update().filter(agent_type=kind.name, team=team).first()
-        profile = own or AgentProfile(name=kind.title, agent_type=kind.name, team=team)
+        rows = enabled(AgentProfile.objects.filter(agent_type=kind.name, team=team)).order_by("created_at", "id")
+        profile = rows.select_for_update().first() or AgentProfile(name=kind.title, agent_type=kind.name, team=team)
         try:
             profile.env = {**profile.env, variable: value}
         except SecretUnreadable as error:

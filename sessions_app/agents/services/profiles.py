@@ -1,4 +1,4 @@
-"""The agent profiles that a user can see and a task can use."""
+"""The agent profiles that a user can see and a task can use, and those that new sessions are offered."""
 
 from __future__ import annotations
 
@@ -8,6 +8,11 @@ from django.db.models import Q, QuerySet
 from executors_app.models import AgentProfile
 from sessions_app.accounts.team_scope import teams_of
 from sessions_app.models import Task
+
+
+def enabled(profiles: QuerySet[AgentProfile]) -> QuerySet[AgentProfile]:
+    """Return those that new sessions are offered; sessions that have a disabled one go on."""
+    return profiles.filter(disabled_at=None)
 
 
 def visible_profiles(user: User) -> QuerySet[AgentProfile]:

@@ -26,6 +26,7 @@ from sessions_app.agents.services import agent_login, agent_setup
 from sessions_app.agents.services.agent_setup import AgentPlace, ProgramState
 from sessions_app.agents.views.agent_settings import login_progress
 from sessions_app.board.services.tasks import create_session, create_task
+from sessions_app.catalogue.services.offers import default_executor, offered_executors
 from sessions_app.catalogue.services.repositories import add_repository, without_scratch
 from sessions_app.kernel.rules.parsers import parse_number, parse_uuid
 from sessions_app.kernel.services.errors import Invalid, ReadOnly, SessionsError
@@ -89,7 +90,7 @@ def _find_kind(name: str) -> AgentType:
 
 
 def _chosen(request: UserHttpRequest, name: str) -> _Setup | None:
-    """Return the choice of the request, else the first team and executor; None without a team or an executor.
+    """Return the choice of the request, else the first team and the default executor; None if one is missing.
 
     Raises Http404 for a team that is not the user's and for an unknown executor.
     """
@@ -113,10 +114,10 @@ def _chosen_team(user: User, team_id: str) -> Group | None:
 
 
 def _chosen_executor(executor_id: str) -> Executor | None:
-    """Return the executor with this id; without one the first."""
+    """Return the executor with this id; without one the default."""
     if executor_id:
         return get_object_or_404(Executor, pk=parse_uuid(executor_id))
-    return Executor.objects.first()
+    return default_executor()
 
 
 @never_cache
@@ -140,7 +141,7 @@ def _steps_context(user: User, chosen: _Setup) -> dict[str, Any]:
         "may_log_in": bool(chosen.kind.login and place.logged_out and may_operate(user, place.logged_out.session)),
         "program": _PROGRAM_LABELS[place.program],
         "teams": list(writable_teams(user).order_by("name")),
-        "executors": list(Executor.objects.all()),
+        "executors": list(offered_executors()),
         "repositories": list(repositories.order_by("-created_at")),
         "may_write": may_write(user, chosen.team),
     }

@@ -7,7 +7,7 @@ import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, TypedDict, TypeVar, Unpack
+from typing import Any, Final, TypedDict, Unpack
 
 from django.contrib.auth.models import Group, User
 from django.db.models import Case, CharField, Exists, OuterRef, Q, QuerySet, Value, When
@@ -17,13 +17,17 @@ from django.utils import timezone
 from executors_app.models import AgentProfile, Executor, ExecutorRunning
 from executors_app.plugins import agent_type, runtime
 from executors_app.runtimes import SupportsSharedWorktrees
-from sessions_app.agents.services.profiles import profiles_for
+from sessions_app.agents.services.profiles import enabled, profiles_for
+from sessions_app.catalogue.services.offers import default_executor, offered_executors
+from sessions_app.catalogue.services.repositories import scratch_root
 from sessions_app.kernel.rules.states import ENDED_STATES, DesiredState, TaskState, WorkState
 from sessions_app.kernel.services.errors import (
     Conflict,
+    ExecutorDisabled,
     Invalid,
     NoAgent,
     NotFound,
+    ProfileDisabled,
     TaskChanged,
     TerminalState,
     WorktreeMissing,
@@ -40,8 +44,6 @@ from sessions_app.prompts.services import store_files
 from sessions_app.recovery.services.assessment import execution_of, is_running, worktree_loss_reason
 from sessions_app.sessions.services import intents
 from sessions_app.workflows.models import WorkflowRun
-
-M = TypeVar("M", AgentProfile, Executor)
 
 
 def visible_tasks(user: User) -> QuerySet[Task]:
@@ -275,9 +277,11 @@ def create_session(
 
     Without an agent it is only a workspace, and the profile has no effect. ``model`` overrides the profile's. The
     session uses the worktree of another one beside it (``shares_worktree_of``) or in its place (``worktree_of``), which
-    stops the sessions there. ``files`` go with the prompt. Raises TerminalState, Invalid, NoAgent, WorktreeNotShared,
-    and with ``worktree_of`` Conflict while an agent works there, and WorktreeMissing.
+    stops the sessions there. ``files`` go with the prompt. Raises TerminalState, Invalid, NoAgent, ExecutorDisabled,
+    ProfileDisabled, WorktreeNotShared, and with ``worktree_of`` Conflict while an agent works there, and
+    WorktreeMissing.
     """
+    _require_enabled(executor, profile if has_agent else None)
     if (prompt or files) and not has_agent:
         raise NoAgent
     if files and not prompt:
@@ -316,6 +320,14 @@ def create_session(
         if desired_state == DesiredState.RUNNING:
             intents.ensure_start_intent(session, user, "auto")
     return session
+
+
+def _require_enabled(executor: Executor, profile: AgentProfile | None) -> None:
+    """Raise ExecutorDisabled, ProfileDisabled."""
+    if executor.disabled_at is not None:
+        raise ExecutorDisabled
+    if profile is not None and profile.disabled_at is not None:
+        raise ProfileDisabled
 
 
 def _execution(session: TaskSession) -> ExecutorRunning:
@@ -422,6 +434,7 @@ class DefaultChoice:
 def default_choice(user: User) -> DefaultChoice:
     """Return what the user chose last, among what they can still see; one query."""
     rows = TaskSession.objects.visible_to(user).filter(owner=user).order_by("-created_at")
+    rows = rows.exclude(task__repository__path__startswith=f"{scratch_root()}/")  # nobody chose what a test runs with
     last = rows.values_list("agent_profile_id", "executor_id", "task__repository_id").first()
     if last:
         return DefaultChoice(*last)
@@ -429,23 +442,22 @@ def default_choice(user: User) -> DefaultChoice:
 
 
 def usual_choice(user: User, task: Task) -> tuple[AgentProfile, Executor]:
-    """Return the agent profile and executor that the user chose last, else the first that the task can use.
+    """Return the agent profile and executor that the user chose last, else the oldest profile and the default executor.
 
     Raises Invalid if there is no profile or no executor.
     """
     usual = default_choice(user)
-    profile = _chosen_or_first(profiles_for(task), usual.profile)
-    executor = _chosen_or_first(Executor.objects.all(), usual.executor)
+    profiles = enabled(profiles_for(task))
+    profile = profiles.filter(pk=usual.profile).first() or oldest(profiles)
+    executor = offered_executors().filter(pk=usual.executor).first() or default_executor()
     if profile is None or executor is None:
         raise Invalid("There is no agent profile or no executor yet. Staff can add them.")
     return profile, executor
 
 
-def _chosen_or_first(rows: QuerySet[M], chosen: uuid.UUID | None) -> M | None:
-    """Return the row with the id ``chosen`` if there is one, else the first row."""
-    if chosen is not None and (row := rows.filter(pk=chosen).first()):
-        return row
-    return rows.first()
+def oldest(profiles: QuerySet[AgentProfile]) -> AgentProfile | None:
+    """Return the profile that is used if nobody chooses: not the first by name, which a new one might become."""
+    return profiles.order_by("created_at", "id").first()
 
 
 def first_prompt(task: Task) -> str:

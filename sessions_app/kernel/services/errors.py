@@ -62,6 +62,22 @@ class ChecksUnavailable(SessionsError, code="checks_unavailable"):
     """Workflows cannot be checked now because the machine is too busy. Nothing was changed. Try again."""
 
 
+class ExecutorDisabled(SessionsError, code="executor_disabled"):
+    """This executor is disabled, so no new session can use it. Choose another one."""
+
+
+class ProfileDisabled(SessionsError, code="agent_profile_disabled"):
+    """This agent profile is disabled, so no new session can use it. Choose another one."""
+
+
+class SettingsChanged(SessionsError, code="settings_changed"):
+    """Someone else has changed these settings meanwhile, so yours were not saved. Compare them, then save again."""
+
+
+class DefaultExecutor(SessionsError, code="default_executor"):
+    """This is the default executor. Make another one the default first."""
+
+
 class AlreadyRunning(SessionsError, code="already_running"):
     """The session is already running."""
 
@@ -197,6 +213,10 @@ class MemberChanged(SessionsError, code="member_changed"):
 
 class LastAdmin(SessionsError, code="last_admin"):
     """This is the team’s only admin. Make somebody else an admin first."""
+
+
+class ProfileInUse(SessionsError, code="agent_profile_in_use"):
+    """Sessions, workflows or workflow runs use this agent profile. Disable it instead."""
 
 
 class ExecutorInUse(SessionsError, code="executor_in_use"):

@@ -8,7 +8,7 @@ from typing import Any
 
 from django.db import transaction
 
-from sessions_app.agents.services.profiles import profiles_for
+from sessions_app.agents.services.profiles import enabled, profiles_for
 from sessions_app.board.services import tasks
 from sessions_app.kernel.rules.parsers import parse_uuid
 from sessions_app.kernel.rules.states import ENDED_STATES, DesiredState, PromptState
@@ -103,7 +103,7 @@ def _texts_in(value: Any) -> Iterator[str]:
 def _create_session(run: WorkflowRun, row: NodeRun) -> TaskSession:
     runner = str(row.request.get("runner") or "")
     model = str(row.request.get("model") or "")
-    profiles = list(profiles_for(run.task).order_by("name", "id"))
+    profiles = list(enabled(profiles_for(run.task)).order_by("name", "id"))
     try:
         chosen = agent_choice.choose_agent(profiles, run.agent_profile, runner, model)
     except agent_choice.NoMatchingAgent as error:

@@ -12,7 +12,7 @@ from typing import Final
 from executors_app.models import AgentProfile, Executor
 from executors_app.plugins import UnknownPlugin, runtime
 from executors_app.runtimes import SupportsSharedWorktrees
-from sessions_app.agents.services.profiles import profiles_of
+from sessions_app.agents.services.profiles import enabled, profiles_of
 from sessions_app.kernel.services.errors import Invalid, SessionsError, WorktreeNotShared
 from sessions_app.models import Repository
 from sessions_app.workflows.language.graph import WorkflowGraph
@@ -56,7 +56,10 @@ def check_agents(graph: WorkflowGraph, team_id: int, agent_profile: AgentProfile
     """
     if "agent" not in node_types_of(graph):
         return ""
-    profiles = profiles_of(team_id).order_by("name", "id")
+    if agent_profile is not None and agent_profile.disabled_at is not None:
+        reason = f"The agent profile “{agent_profile.name}” is disabled. Choose another one."
+        raise Invalid(reason, field="agent_profile")
+    profiles = enabled(profiles_of(team_id)).order_by("name", "id")
     missing, demo_runners = choose_agents(graph, list(profiles), agent_profile)
     if missing:
         shown = " ".join(missing[:MAX_NODES_LISTED])

@@ -8,7 +8,9 @@ from django.contrib.auth.models import Group, User
 
 from executors_app.models import Executor
 from executors_app.plugins import UnknownPlugin
+from executors_app.wire.executions import LOCAL
 from sessions_app.accounts.authorization import is_trusted, may_write
+from sessions_app.catalogue.services import offers
 from sessions_app.workflows.language.graph import WorkflowGraph
 from sessions_app.workflows.services.run_records import node_types_of
 
@@ -19,9 +21,16 @@ UNISOLATED_REFUSAL: Final = (
 
 
 def default_executor(named: Executor | None) -> Executor | None:
-    """Return the named executor, or else the local one, or else the first by name."""
-    places = Executor.objects.order_by("name")
-    return named or places.filter(runtime="local_standalone").first() or places.first()
+    """Return the named executor, or else one of this machine, or else the default.
+
+    Of several on this machine the default or the oldest, so that another one changes nothing.
+    """
+    if named is not None:
+        return named
+    chosen = offers.default_executor()
+    if chosen is None or chosen.runtime == LOCAL:
+        return chosen
+    return offers.offered_executors().filter(runtime=LOCAL).order_by("created_at", "id").first() or chosen
 
 
 def run_refusal(user: User | None, team: Group, executor: Executor | None, graph: WorkflowGraph) -> str:
@@ -35,6 +44,8 @@ def run_refusal(user: User | None, team: Group, executor: Executor | None, graph
         return f"{name} does not have write access in the team."
     if executor is None:
         return "There is no executor yet. Ask staff to add one."
+    if executor.disabled_at is not None:
+        return f"The executor “{executor.name}” is disabled. Choose another one."
     if not user.is_staff and _requires_staff(team, executor, graph):
         return f"{UNISOLATED_REFUSAL.format(place=executor.name)} {name} is not staff."
     return ""

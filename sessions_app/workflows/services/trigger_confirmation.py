@@ -18,7 +18,7 @@ from executors_app.machine.costly_work import begin_costly_work
 from executors_app.models import AgentProfile, Executor
 from executors_app.plugins import UnknownPlugin
 from sessions_app.agents.services.mcp_servers import inherited_servers
-from sessions_app.agents.services.profiles import profiles_of
+from sessions_app.agents.services.profiles import enabled, profiles_of
 from sessions_app.confined.client import NOT_REACHED, PoolUnavailable
 from sessions_app.confined.limits import Limits
 from sessions_app.models import Repository
@@ -176,7 +176,7 @@ def _agents(row: Workflow, graph: WorkflowGraph, digester: _SecretDigester) -> C
     kinds = sorted({(agent.runner or "", agent.model or "") for agent in agents})
     if not kinds:
         return {}
-    profiles = list(profiles_of(row.team_id).order_by("name", "id"))
+    profiles = list(enabled(profiles_of(row.team_id)).order_by("name", "id"))
     parts: ConfirmedParts = {}
     for runner, model in kinds:
         try:
