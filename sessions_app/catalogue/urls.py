@@ -4,10 +4,18 @@ from __future__ import annotations
 
 from django.urls import path
 
-from sessions_app.catalogue import repository_views, views
+from sessions_app.catalogue import executor_views, repository_views, views
 from sessions_app.catalogue.api import views as api
 
+_EXECUTOR = "settings/executors/<uuid:executor_id>/"
+
 urlpatterns = [
+    path("settings/executors/", executor_views.list_executor_settings, name="settings-executors"),
+    path("settings/executors/new/", executor_views.choose_runtime, name="settings-executor-new"),
+    path("settings/executors/new/<slug:runtime>/", executor_views.add_executor, name="settings-executor-add"),
+    path(_EXECUTOR, executor_views.edit_executor, name="settings-executor"),
+    path(_EXECUTOR + "delete/", executor_views.confirm_executor_deletion, name="settings-executor-delete"),
+    path(_EXECUTOR + "<str:action>/", executor_views.act_on_executor, name="settings-executor-action"),
     path("executors/", views.list_executors, name="executors"),
     path("executors/live/", views.executor_updates, name="executors-live"),
     path("executors/<uuid:executor_id>/look/", views.probe_and_redirect, name="executor-look"),

@@ -69,9 +69,14 @@ def probe_and_redirect(request: UserHttpRequest, executor_id: uuid.UUID) -> Http
     except ExecutorError as error:
         messages.error(request, f"{executor.name} is not available: {error.message}")
     else:
-        agents = _describe_observed(probe["observed"])
-        messages.success(request, f"{executor.name} is available. {agents} The check took {probe['duration_ms']} ms.")
+        messages.success(request, describe_probe(executor, probe))
     return redirect("executors")
+
+
+def describe_probe(executor: Executor, probe: Mapping[str, Any]) -> str:
+    """Return what a probe has found."""
+    agents = _describe_observed(probe["observed"])
+    return f"{executor.name} is available. {agents} The check took {probe['duration_ms']} ms."
 
 
 def _describe_observed(observed: Mapping[str, int]) -> str:

@@ -333,6 +333,30 @@ PAGES: Final[Mapping[str, Methods]] = {
     },
     "": {"get": page(), "post": Row((LOGIN, 422, 403, 422, 403), {"title": "A task"})},
     "live/": {"get": page(), "post": page(405)},
+    "settings/executors/": {"get": page_staff(200), "post": page(405)},
+    "settings/executors/new/": {"get": page_staff(200), "post": page(405)},
+    "settings/executors/new/<slug:runtime>/": {
+        "get": page_staff(200).at(runtime="local_standalone"),
+        "post": Row((LOGIN, 403, 403, 403, 302), {"name": "There"}, {"runtime": "local_standalone"}),
+    },
+    "settings/executors/<uuid:executor_id>/": {"get": page_staff(200), "post": page_staff(422)},
+    "settings/executors/<uuid:executor_id>/delete/": {"get": page_staff(200), "post": page_staff(409)},
+    "settings/executors/<uuid:executor_id>/<str:action>/": {
+        "get": page(405).at(action="disable"),
+        "post": page_staff(302).at(action="disable"),
+    },
+    "settings/agents/": {"get": page(), "post": page(405)},
+    "settings/agents/new/": {"get": page_staff(200), "post": page(405)},
+    "settings/agents/new/<slug:name>/": {
+        "get": page_staff(200).at(name="demo"),
+        "post": Row((LOGIN, 403, 403, 403, 302), {"name": "New", "permission_mode": "ask"}, {"name": "demo"}),
+    },
+    "settings/agents/<uuid:profile_id>/": {"get": team_managers(200), "post": team_managers(422)},
+    "settings/agents/<uuid:profile_id>/delete/": {"get": page_staff(200), "post": page_staff(409)},
+    "settings/agents/<uuid:profile_id>/<str:action>/": {
+        "get": page(405).at(action="disable"),
+        "post": team_managers(302).at(action="disable"),
+    },
     "executors/": {"get": page(), "post": page(405)},
     "executors/live/": {"get": page(), "post": page(405)},
     "sessions/bulk/": {

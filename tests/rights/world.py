@@ -56,6 +56,7 @@ def make_cast() -> Cast:
         "message_id": "held",
         "entry_id": _make_message(world).id,
         "executor_id": world.executor.id,
+        "profile_id": world.profile.id,
         "sweep_id": world.sweep.id,
         "request_id": world.sweep_request.id,
         "item_id": item.id,

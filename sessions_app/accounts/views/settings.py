@@ -53,6 +53,8 @@ SECTIONS: Final = (
     SettingsSection("settings-password", "Password and logins", SettingsGroup.USER),
     SettingsSection("settings-notifications", "Notifications", SettingsGroup.USER),
     SettingsSection("settings-tokens", "API tokens", SettingsGroup.USER),
+    SettingsSection("settings-agents", "Agents", SettingsGroup.WORK),
+    SettingsSection("settings-executors", "Executors", SettingsGroup.WORK, for_staff=True),
     SettingsSection("settings-repositories", "Repositories", SettingsGroup.WORK),
     SettingsSection("settings-members", "Members", SettingsGroup.TEAMS),
     SettingsSection("settings-teams", "Teams", SettingsGroup.TEAMS),

@@ -448,8 +448,8 @@ def usual_choice(user: User, task: Task) -> tuple[AgentProfile, Executor]:
     """
     usual = default_choice(user)
     profiles = enabled(profiles_for(task))
-    profile = profiles.filter(pk=usual.profile).first() or oldest(profiles)
-    executor = offered_executors().filter(pk=usual.executor).first() or default_executor()
+    profile = next((row for row in profiles if row.pk == usual.profile), None) or oldest(profiles)
+    executor = next((row for row in offered_executors() if row.pk == usual.executor), None) or default_executor()
     if profile is None or executor is None:
         raise Invalid("There is no agent profile or no executor yet. Staff can add them.")
     return profile, executor

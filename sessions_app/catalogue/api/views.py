@@ -67,7 +67,7 @@ class ExecutorDetailView(ApiView):
     @document_responses({204: None}, 404, 409, request=None)
     def delete(self, request: UserRequest, executor_id: uuid.UUID) -> Response:
         """Delete an executor. Fails with ``executor_in_use`` if sessions use it. Staff only."""
-        delete_executor(get_object_or_404(Executor, id=executor_id))
+        delete_executor(get_object_or_404(Executor, id=executor_id), request.user)
         return Response(status=204)
 
 

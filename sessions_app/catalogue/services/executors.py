@@ -16,7 +16,10 @@ from executors_app.models import Executor, ExecutorRunning
 from executors_app.plugins import runtime
 from executors_app.wire.errors import ExecutorError, RuntimeUnavailable
 from executors_app.wire.executions import ExecutorStatus, Observed
+from sessions_app.accounts.audit import record_change
 from sessions_app.accounts.rate_limits import AttemptLimit
+from sessions_app.catalogue.services.executor_settings import require_not_default
+from sessions_app.kernel.rules.wording import describe_uses
 from sessions_app.kernel.services.errors import ExecutorInUse
 from sessions_app.models import TaskSession
 from sessions_app.recovery.services.assessment import execution_facts_of
@@ -33,23 +36,29 @@ def visible_executions(user: User) -> QuerySet[ExecutorRunning]:
     return ExecutorRunning.objects.filter(session__in=TaskSession.objects.visible_to(user))
 
 
-def delete_executor(executor: Executor) -> None:
+def uses_of_executor(executor: Executor) -> dict[str, int]:
+    """Return how many sessions (also ended ones), executions, workflows and workflow runs use an executor."""
+    return {
+        "sessions": TaskSession.objects.filter(executor=executor).count(),
+        "executions": ExecutorRunning.objects.filter(executor=executor).count(),
+        "workflows": Workflow.objects.filter(executor=executor).count(),
+        "workflow_runs": WorkflowRun.objects.filter(executor=executor).count(),
+    }
+
+
+def delete_executor(executor: Executor, by: User) -> None:
     """Delete an executor that nothing uses. The caller has checked that the user is staff.
 
-    Raises ExecutorInUse, whose details count the sessions (also ended ones, which can be viewed and resumed),
-    executions, workflows and workflow runs that use it.
+    Raises DefaultExecutor, and ExecutorInUse, whose details count the sessions (also ended ones, which can be viewed
+    and resumed), executions, workflows and workflow runs that use it.
     """
     with transaction.atomic():
         # Nothing cascades: if a session is created after these counts, the database refuses the deletion.
-        uses = {
-            "sessions": TaskSession.objects.filter(executor=executor).count(),
-            "executions": ExecutorRunning.objects.filter(executor=executor).count(),
-            "workflows": Workflow.objects.filter(executor=executor).count(),
-            "workflow_runs": WorkflowRun.objects.filter(executor=executor).count(),
-        }
+        uses = uses_of_executor(executor)
         if any(uses.values()):
-            users = ", ".join(f"{number} {name.replace('_', ' ')}" for name, number in uses.items() if number)
-            raise ExecutorInUse(f"{executor.name} is used by {users}. Delete those first.", **uses)
+            raise ExecutorInUse(f"{executor.name} is used by {describe_uses(uses)}. Delete those first.", **uses)
+        require_not_default(executor)
+        record_change(by, executor, "Deleted.")
         executor.delete()
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from datetime import datetime
 from typing import Final
 
@@ -14,6 +14,12 @@ def plural(number: float, one: str, many: str) -> str:
     if number == 1:
         return one
     return many.format(number)
+
+
+def describe_uses(uses: Mapping[str, int]) -> str:
+    """Return the numbers that are not 0, as “2 sessions, 1 workflow”."""
+    words = {name: name.replace("_", " ") for name in uses}
+    return ", ".join(plural(n, f"1 {words[name][:-1]}", f"{{}} {words[name]}") for name, n in uses.items() if n)
 
 
 def count_text(number: int, unit: str) -> str:

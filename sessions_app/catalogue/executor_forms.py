@@ -1,0 +1,185 @@
+"""The forms of the settings of executors: one for each runtime, with a field for each of its settings."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from django import forms
+
+from executors_app.models import Executor
+from executors_app.wire.executions import LOCAL
+
+TEXT_LIMIT: Final = 2000
+PAIRS_LIMIT: Final = 20_000
+_MAX_AGENTS: Final = 10_000
+_OTHER: Final = "other"
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """A setting of a runtime, as ``Executor.config`` has it under its ``name``."""
+
+    name: str
+    label: str
+    help: str
+    kind: str = "text"
+    """``text``, ``whole``, ``number`` or ``pairs``."""
+    required: bool = False
+
+
+_IMAGE: Final = Setting("image", "Image", "Empty: the image of this installation (KANDEV_AGENTCTL_IMAGE).")
+_LIMITS: Final = (
+    Setting("memory_mb", "Memory in MiB", "For an agent and everything that it starts. Empty: 4096.", "whole"),
+    Setting("pids", "Processes", "How many processes and threads it may have. Empty: 1024.", "whole"),
+    Setting("cpus", "Processor cores", "Empty or 0: all.", "number"),
+    Setting(
+        "subnets",
+        "Network for containers",
+        "A private IPv4 network such as 10.213.0.0/16, from which each container gets one of its own. Empty: the "
+        "engine’s, which is enough for about thirty sessions.",
+    ),
+)
+SETTINGS: Final[Mapping[str, Sequence[Setting]]] = {
+    LOCAL: (),
+    "local_docker": (_IMAGE, *_LIMITS),
+    "remote_docker": (
+        Setting(
+            "docker_host",
+            "Address of the engine",
+            "tcp://HOST:PORT with TLS, or ssh://USER@HOST.",
+            required=True,
+        ),
+        Setting("tls_ca", "CA certificate", "For tcp://: path of a file on this machine."),
+        Setting("tls_cert", "Certificate of Kandev", "For tcp://: path of a file on this machine."),
+        Setting("tls_key", "Key of that certificate", "For tcp://: path of a file that only Kandev’s user can read."),
+        Setting("ssh_key", "SSH key", "For ssh://: path of a file on this machine. Empty: ssh’s own."),
+        Setting("ssh_known_hosts", "Known hosts", "For ssh://: path of a file on this machine. Empty: ssh’s own."),
+        Setting("publish", "Address for ports", "Address of that machine that Kandev can reach.", required=True),
+        Setting("host", "Address as seen from here", "Empty: the address for ports."),
+        Setting("user", "User of agents", "UID:GID, not root. Empty: 1000:1000."),
+        _IMAGE,
+        *_LIMITS,
+    ),
+    "remote": (
+        Setting("url", "Address", "Of the daemon there, such as https://build1.example:8443.", required=True),
+        Setting(
+            "token_file", "Token file", "Name of a file in hosts/ of Kandev’s data directory, mode 0600.", required=True
+        ),
+        Setting(
+            "fingerprint",
+            "Fingerprint",
+            "SHA-256 of the only certificate to trust. Empty: those that this machine trusts.",
+        ),
+        Setting(
+            "repositories",
+            "Repositories there",
+            "One per line: the path here = its path or address there. Others have the same path there.",
+            "pairs",
+        ),
+    ),
+    "sprites": (Setting("python", "Python", "Path of a Python in the sprite. Empty: one is prepared."),),
+}
+"""The settings of each runtime. Those of another one, which was added, are entered as JSON."""
+
+RUNTIME_HELP: Final[Mapping[str, str]] = {
+    LOCAL: "No setup. Agents run as Kandev’s user and can read what it can read: for agents that you trust.",
+    "local_docker": "Each session has a container of its own, without access to this machine. Needs Docker and an "
+    "image (make image).",
+    "remote": "Agents run as a user of another machine, where you start agentctl host. For agents that you trust.",
+    "remote_docker": "Each session has a container on a Docker engine elsewhere, over TLS or ssh.",
+    "sprites": "Each session has a small machine at Fly.io that sleeps when it is idle. Needs KANDEV_SPRITES_TOKEN.",
+}
+
+
+class ExecutorForm(forms.Form):
+    """Name and limit of an executor, and the settings of its runtime as fields ``config-…``."""
+
+    name = forms.CharField(max_length=200, help_text="As people see it when they start a session.")
+    max_live = forms.IntegerField(
+        label="Agents at once",
+        required=False,
+        min_value=0,
+        max_value=_MAX_AGENTS,
+        help_text="Empty: on this machine as many as its memory allows, elsewhere no limit. 0: none.",
+    )
+
+    def __init__(self, runtime: str, *args: Any, **kwargs: Any):
+        super().__init__(*args, **kwargs)
+        self.runtime = runtime
+        self._settings = SETTINGS.get(runtime)
+        for setting in self._settings or ():
+            self.fields[f"config-{setting.name}"] = _field(setting)
+        if self._settings is None:
+            self.fields[_OTHER] = forms.JSONField(
+                required=False, label="Settings", help_text="A JSON object.", widget=forms.Textarea(attrs={"rows": 4})
+            )
+
+    @staticmethod
+    def initial_of(executor: Executor) -> dict[str, Any]:
+        """Return what the form shows of an executor."""
+        values: dict[str, Any] = {"name": executor.name, "max_live": executor.max_live, _OTHER: executor.config}
+        for setting in SETTINGS.get(executor.runtime, ()):
+            value = executor.config.get(setting.name)
+            if setting.kind == "pairs" and isinstance(value, Mapping):
+                value = "\n".join(f"{here} = {there}" for here, there in value.items())
+            values[f"config-{setting.name}"] = value
+        return values
+
+    def clean_other(self) -> dict[str, Any]:
+        """Return the settings of a runtime that has no fields here."""
+        config = self.cleaned_data[_OTHER]
+        if config is None:
+            return {}
+        if not isinstance(config, dict) or len(json.dumps(config)) > PAIRS_LIMIT:
+            raise forms.ValidationError("Expected a JSON object.")
+        return config
+
+    def values(self, kept: Mapping[str, Any] | None = None) -> dict[str, Any]:
+        """Return the values of a valid form as the model has them; ``kept`` has settings without a field."""
+        data = self.cleaned_data
+        config = dict(data.get(_OTHER) or {})
+        if self._settings is not None:
+            named = {setting.name for setting in self._settings}
+            config = {name: value for name, value in (kept or {}).items() if name not in named}
+            given = {setting.name: data[f"config-{setting.name}"] for setting in self._settings}
+            config |= {name: value for name, value in given.items() if value not in (None, "", {})}
+        return {"name": data["name"], "max_live": data["max_live"], "config": config}
+
+    def field_of(self, name: str) -> str | None:
+        """Return the field that shows an error of a value of the model; None: the whole form."""
+        return name if name in self.fields else None
+
+
+def _field(setting: Setting) -> forms.Field:
+    options: dict[str, Any] = {"label": setting.label, "help_text": setting.help, "required": setting.required}
+    if setting.kind == "whole":
+        return forms.IntegerField(min_value=0, max_value=2**31 - 1, **options)
+    if setting.kind == "number":
+        return forms.FloatField(min_value=0, max_value=2**31 - 1, **options)
+    if setting.kind == "pairs":
+        return _PairsField(max_length=PAIRS_LIMIT, widget=forms.Textarea(attrs={"rows": 3}), **options)
+    return forms.CharField(max_length=TEXT_LIMIT, **options)
+
+
+class _PairsField(forms.CharField):
+    """Lines of ``here = there``."""
+
+    def to_python(self, value: Any) -> Any:
+        """Return the pairs. Raises ValidationError for a line without an equals sign."""
+        pairs = {}
+        for line in filter(None, map(str.strip, str(value or "").splitlines())):
+            here, equals, there = line.partition("=")
+            if not equals or not here.strip() or not there.strip():
+                raise forms.ValidationError("Write each as path here = path or address there, one per line.")
+            pairs[here.strip()] = there.strip()
+        return pairs
+
+    def run_validators(self, value: Any) -> None:
+        """Check the length of what was entered, which is that of its parts."""
+        super().run_validators("\n".join(f"{here}={there}" for here, there in value.items()))
+
+    def validate(self, value: Any) -> None:
+        """Accept no pairs."""
