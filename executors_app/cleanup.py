@@ -17,7 +17,7 @@ from executors_app.repositories.team import TeamRepository
 from executors_app.repositories.workspace_store import execution_storage, state_directory_of
 from executors_app.wire import journal_files
 
-_DATA_FOLDERS: Final = ("agent_homes", "archives", "workspaces")
+_DATA_FOLDERS: Final = ("agent_homes", "agent-tests", "archives", "workspaces", "worktrees")
 REMOVING_PREFIX: Final = ".going-"
 """Prefix of a directory's name while it is being removed."""
 
@@ -81,6 +81,16 @@ def remove_home(session_id: str) -> bool:
 def has_home(session_id: str) -> bool:
     """Whether the session has a home directory for containers."""
     return (execution_storage().root / "agent_homes" / session_id).is_dir()
+
+
+def remove_worktree(session_id: str) -> bool:
+    """Remove the worktree of a deleted session on this machine; return whether there was one. Raises OSError."""
+    return _remove(execution_storage().worktree_of(session_id, "", "").path)
+
+
+def remove_directory(directory: Path) -> bool:
+    """Remove a directory that is ours; return whether there was one. Raises OSError."""
+    return _remove(directory)
 
 
 def has_workspace(session_id: str) -> bool:

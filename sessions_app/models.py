@@ -3,7 +3,7 @@
 Nothing outside this package writes a session's states or its log.
 """
 
-from sessions_app.agents.models import AgentSettings, McpServerList, ReportedAgent
+from sessions_app.agents.models import AgentSettings, AgentTestResult, McpServerList, ReportedAgent
 from sessions_app.attention.models import (
     AttentionItem,
     AttentionMark,

@@ -13,6 +13,7 @@ from sessions_app.agents.services.mcp_servers import check_server_list
 from sessions_app.kernel.admin import SessionRowAdmin
 from sessions_app.models import (
     AgentSettings,
+    AgentTestResult,
     McpServerList,
     ReportedAgent,
 )
@@ -39,6 +40,18 @@ class ReportedAgentAdmin(ReadOnlyModelAdmin):
     search_fields = ("agent_type", "name", "team__name", "executor__name")
     date_hierarchy = "seen_at"
     ordering = ("-seen_at",)
+
+
+@admin.register(AgentTestResult)
+class AgentTestResultAdmin(ReadOnlyModelAdmin):
+    """What the last test of each agent on each executor has shown."""
+
+    list_display = ("started_at", "team", "executor", "agent_type", "state", "error_code", "worked_at")
+    list_select_related = ("team", "executor")
+    list_filter = ("agent_type", "state")
+    search_fields = ("agent_type", "error", "team__name", "executor__name")
+    date_hierarchy = "started_at"
+    ordering = ("-started_at",)
 
 
 class McpServerListForm(Form):

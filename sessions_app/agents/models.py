@@ -161,6 +161,47 @@ class ReportedAgent(TeamModel):
         return f"{self.agent_type} {self.version}".strip()
 
 
+class AgentTestResult(TeamModel):
+    """What the last test of a team's agent of one type on one executor has shown; its session is deleted.
+
+    Releases without this table delete teams and executors without looking at it, so the database does not enforce
+    these references.
+    """
+
+    id = models.BigAutoField(primary_key=True)
+    team = models.ForeignKey("auth.Group", models.CASCADE, related_name="+", db_constraint=False)
+    executor = models.ForeignKey("executors_app.Executor", models.CASCADE, related_name="+", db_constraint=False)
+    agent_type = models.CharField(max_length=64)
+    started_at = models.DateTimeField()
+    state = models.CharField(max_length=16)
+    """*passed*, *failed* or *stopped*."""
+    reply = models.TextField(blank=True, default="")
+    """The beginning of what the agent said."""
+    seconds = models.FloatField(null=True, blank=True)
+    error = models.TextField(blank=True, default="")
+    error_code = models.CharField(max_length=64, blank=True, default="")
+    exit = models.CharField(max_length=200, blank=True, default="")
+    """How the agent ended, in words; empty: it is not known to have ended."""
+    worked_at = models.DateTimeField(null=True, blank=True)
+    """When a test last completed its turn there, also an earlier one than the last."""
+    login = ObjectField(default=dict, blank=True)
+    """The login that the test carried, as ``agent_login.login_state`` returns it; empty: none."""
+    auth_methods = ListField(default=list, blank=True)
+    """Its ways to log in, as it published them in the test, and to nobody else."""
+    logs_out = models.BooleanField(default=False)
+    auth_at = models.DateTimeField(null=True, blank=True)
+
+    class Meta(TeamModel.Meta):
+        db_table = "agent_test_results"
+        ordering = ("started_at",)
+        constraints = (
+            models.UniqueConstraint(fields=("team", "executor", "agent_type"), name="one_result_per_team_and_place"),
+        )
+
+    def __str__(self) -> str:
+        return f"{self.agent_type}: {self.state}"
+
+
 class McpServerList(TeamModel):
     """The MCP servers of a team, or of one repository of the team.
 

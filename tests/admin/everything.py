@@ -18,6 +18,7 @@ from sessions_app.accounts.models import ApiToken, AttemptCount, LoginLink, Pref
 from sessions_app.board.services.tasks import create_session
 from sessions_app.models import (
     AgentSettings,
+    AgentTestResult,
     Attachment,
     AttentionItem,
     AttentionMark,
@@ -123,6 +124,9 @@ def _make_record(session: TaskSession, user: User, name: str) -> None:
     AgentSettings.objects.create(session=session, title="Fences", settings_at=now)
     ReportedAgent.objects.create(
         team=session.task.team, executor=session.executor, agent_type="demo", version=name, seen_at=now
+    )
+    AgentTestResult.objects.create(
+        team=session.task.team, executor=session.executor, agent_type=f"type-{name}", state="passed", started_at=now
     )
     BackgroundWork.objects.create(session=session, processes=[{"command": "npm run dev"}], count=1, reported_at=now)
     ReviewComment.objects.create(

@@ -158,6 +158,7 @@ STORED: Final[Mapping[str, str]] = {
     "sessions_app.ReviewComment": "review comments",
     "sessions_app.PermissionRequest": "lasting answers to permissions",
     "sessions_app.AgentSettings": "settings that users chose",
+    "sessions_app.AgentTestResult": "ways to log in that an agent published",
     "sessions_app.ReportedAgent": "ways to log in that an agent published",
     "sessions_app.McpServerList": "MCP servers of a team",
     "sessions_app.PreparedHistory": "the history for a new agent",

@@ -63,7 +63,8 @@ class SessionLoginView(SessionApiView):
         kind = _known_type(session.agent_profile.agent_type)
         argv = session.agent_profile.argv(session.executor.runtime)
         reported = agent_login.reported_at(session.task.team_id, session.executor_id, kind.name)
-        document = agent_login.login_document(kind, reported, argv, session)
+        published, last = agent_login.published_logins(session), agent_login.login_state(session)
+        document = agent_login.login_document(kind, reported, argv, session, published=published, last=last)
         return self.show(AgentLoginSerializer, document, status)
 
 
@@ -100,7 +101,10 @@ class AgentTypeLoginView(ApiView):
         argv = agent_login.profile_argv(agent_setup.profile_for(kind, team), kind, executor.runtime)
         reported = agent_login.reported_at(team.pk, executor.pk, kind.name)
         session = agent_setup.newest_test(kind, team, executor)
-        return self.show(AgentLoginSerializer, agent_login.login_document(kind, reported, argv, session), status)
+        published = agent_login.published_in_test(kind, team, executor)
+        last = agent_login.login_of_test(kind, team, executor)
+        document = agent_login.login_document(kind, reported, argv, session, published=published, last=last)
+        return self.show(AgentLoginSerializer, document, status)
 
 
 class AgentTypeLogoutView(AgentTypeLoginView):

@@ -80,6 +80,28 @@ def published_logins(session: TaskSession | None) -> PublishedLogins:
     return PublishedLogins(parse_auth_methods(row.auth_methods), row.logs_out, row.auth_at)
 
 
+def published_in_test(kind: AgentType, team: Group, executor: Executor) -> PublishedLogins:
+    """Return what the agent of the team's newest test there published, also after the test was deleted."""
+    session = agent_setup.newest_test(kind, team, executor)
+    if session is not None:
+        return published_logins(session)
+    row = agent_setup.stored_result(kind, team, executor)
+    if row is None:
+        return PublishedLogins()
+    return PublishedLogins(parse_auth_methods(row.auth_methods), row.logs_out, row.auth_at)
+
+
+def login_of_test(kind: AgentType, team: Group, executor: Executor) -> dict[str, Any] | None:
+    """Return the last login that was requested in the team's newest test there, also after it was deleted."""
+    session = agent_setup.newest_test(kind, team, executor)
+    if session is not None:
+        return login_state(session)
+    row = agent_setup.stored_result(kind, team, executor)
+    if row is None:
+        return None
+    return dict(row.login) or None
+
+
 def login_methods(published: PublishedLogins, argv: Sequence[str]) -> list[dict[str, Any]]:
     """Return the ways to log in, each with its ``command`` if it is run in a terminal.
 
@@ -124,17 +146,22 @@ def reported_at(team_id: int, executor_id: uuid.UUID, kind: str) -> ReportedAgen
 
 
 def login_document(
-    kind: AgentType, reported: ReportedAgent | None, argv: Sequence[str], session: TaskSession | None
+    kind: AgentType,
+    reported: ReportedAgent | None,
+    argv: Sequence[str],
+    session: TaskSession | None,
+    *,
+    published: PublishedLogins,
+    last: dict[str, Any] | None,
 ) -> dict[str, Any]:
-    """Return what the API shows of an agent's logins; ``session``: the one whose agent published them."""
-    published = published_logins(session)
+    """Return what the API shows of an agent's logins; ``session``: whose agent published them, if it still exists."""
     document: dict[str, Any] = {
         "agent": {"name": "", "version": ""},
         "needs_version": "",
         "methods": login_methods(published, argv),
         "can_log_out": published.logs_out,
         "reported_at": published.at,
-        "last": None,
+        "last": last,
         "session": None,
         "task": None,
     }
@@ -142,7 +169,6 @@ def login_document(
         document["agent"] = {"name": reported.name, "version": reported.version}
         document["needs_version"] = kind.required_version(reported.name, reported.version)
     if session is not None:
-        document["last"] = login_state(session)
         document["session"] = session.id
         document["task"] = session.task_id
     return document
@@ -232,8 +258,7 @@ def _request_at(
     require_write(user, team)
     if not may_operate_in(user, team, executor):
         raise ReadOnly("Only administrators and trusted teams can log agents in or out on this executor.")
-    earlier = agent_setup.newest_test(kind, team, executor)
-    name = _checked_name(published_logins(earlier), action, method_id)
+    name = _checked_name(published_in_test(kind, team, executor), action, method_id)
     repository = agent_setup.repository_for_tests(team)
     with atomic():  # a supervisor must not see the test's start without the login
         session = agent_setup.start_test_in(repository, user, kind, team, executor)

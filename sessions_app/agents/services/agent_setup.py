@@ -1,7 +1,8 @@
 """What an agent lacks on an executor, tests of an agent in a scratch workspace, and retries after a fix.
 
 A test is an ordinary session of the team's task *Agent tests*: it starts, fails and is shown like any other. The
-supervisor stops it when its turn has ended, and at the latest after ``TEST_LIMIT``.
+supervisor stops it when its turn has ended, and at the latest after ``TEST_LIMIT``. Afterwards ``finished_tests``
+deletes it, and what it has shown stays in its ``AgentTestResult``.
 """
 
 from __future__ import annotations
@@ -35,8 +36,8 @@ from sessions_app.board.services.tasks import create_session, create_task
 from sessions_app.catalogue.services.repositories import scratch_repository, scratch_root
 from sessions_app.kernel.rules.states import OPEN_PROMPT_STATES, DesiredState, RunState, SessionState
 from sessions_app.kernel.rules.wording import describe_exit
-from sessions_app.kernel.services.errors import Invalid, ReadOnly, SessionsError
-from sessions_app.models import IntentKind, ReportedAgent, Repository, Task, TaskSession, Turn
+from sessions_app.kernel.services.errors import Conflict, Invalid, ReadOnly, SessionsError
+from sessions_app.models import AgentTestResult, IntentKind, ReportedAgent, Repository, Task, TaskSession, Turn
 from sessions_app.prompts.services import resend_after_login
 from sessions_app.recovery.rules.resumability import Policy
 from sessions_app.sessions.services.intents import request_resume, request_stop
@@ -79,7 +80,8 @@ class Problem:
     """What the agent of a session lacks, by the session's error."""
 
     code: str
-    session: TaskSession
+    session: TaskSession | None
+    """None: it was a test, which is deleted."""
     at: datetime
 
 
@@ -113,7 +115,8 @@ def agent_places(
 
     It is known from the user's teams; what the agent reported, from ``team`` alone if that is given.
     """
-    problems, worked, reports = _problems(user), _completed_tests(user), _reports(user, team)
+    results = {(row.agent_type, row.executor_id): row for row in AgentTestResult.objects.visible_to(user)}
+    problems, worked, reports = _problems(user, results), _completed_tests(user, results), _reports(user, team)
     keys = [(kind, executor, (kind.name, executor.id)) for kind in kinds for executor in executors]
     return [
         _place(kind, executor, problems.get(key), worked.get(key), reports.get(key)) for kind, executor, key in keys
@@ -163,14 +166,24 @@ def _program_state(
     return ProgramState.UNKNOWN
 
 
-def _problems(user: User) -> Mapping[tuple[str, uuid.UUID], Problem]:
-    """Return the newest session by agent type and executor that waits for a program or a login."""
+_Results = Mapping[tuple[str, uuid.UUID], AgentTestResult]
+"""By agent type and executor."""
+
+
+def _problems(user: User, results: _Results) -> Mapping[tuple[str, uuid.UUID], Problem]:
+    """Return by agent type and executor the newest session that waits for a program or a login, or else the test."""
     rows = waiting_for_a_person(TaskSession.objects.visible_to(user)).order_by("updated_at")
     rows = rows.select_related("agent_profile", "task", "executor").defer(*SECRET_FIELDS)
-    return {
+    tested = {
+        key: Problem(row.error_code, None, row.started_at)
+        for key, row in results.items()
+        if row.error_code in NEEDS_PERSON_CODES
+    }
+    waiting = {
         (row.agent_profile.agent_type, row.executor_id): Problem(row.error_code, row, row.updated_at)
         for row in rows[:MAX_TESTS_SHOWN]
     }
+    return {**tested, **waiting}
 
 
 def waiting_for_a_person(sessions: QuerySet[TaskSession]) -> QuerySet[TaskSession]:
@@ -180,15 +193,15 @@ def waiting_for_a_person(sessions: QuerySet[TaskSession]) -> QuerySet[TaskSessio
     )
 
 
-def _completed_tests(user: User) -> Mapping[tuple[str, uuid.UUID], datetime]:
+def _completed_tests(user: User, results: _Results) -> Mapping[tuple[str, uuid.UUID], datetime]:
     runs = Turn.objects.filter(session__in=test_sessions().filter(pk__in=TaskSession.objects.visible_to(user)))
     rows = runs.filter(state=RunState.COMPLETED).order_by("-ended_at")
-    newest: dict[tuple[str, uuid.UUID], datetime] = {}
+    newest = {key: row.worked_at for key, row in results.items() if row.worked_at is not None}
     for name, executor, at in rows.values_list(
         "session__agent_profile__agent_type", "session__executor_id", "ended_at"
     )[:MAX_TESTS_SHOWN]:
         if at is not None:
-            newest.setdefault((name, executor), at)
+            newest[name, executor] = max(at, newest.get((name, executor), at))
     return newest
 
 
@@ -248,7 +261,7 @@ def store_key(user: User, kind: AgentType, team: Group, variable: str, value: st
 def start_test(user: User, kind: AgentType, team: Group, executor: Executor) -> TaskSession:
     """Start a test of the team's agent, or return the one that still runs.
 
-    Raises ReadOnly, Invalid, Throttled, and what creating a session raises.
+    Raises ReadOnly, Invalid, Conflict, Throttled, and what creating a session raises.
     """
     require_write(user, team)
     return start_test_in(repository_for_tests(team), user, kind, team, executor)
@@ -262,9 +275,11 @@ def start_test_in(repository: Repository, user: User, kind: AgentType, team: Gro
     if running is not None:
         return running
     _test_starts.require(str(user.pk))
-    return create_session(
-        user, _test_task(user, team, repository), profile, executor, prompt=TEST_PROMPT, policy=Policy.MANUAL
-    )
+    with transaction.atomic():
+        if not Repository.objects.select_for_update().filter(pk=repository.pk).exists():
+            raise Conflict("The workspace of earlier tests was just deleted. Test again.")
+        task = _test_task(user, team, repository)
+        return create_session(user, task, profile, executor, prompt=TEST_PROMPT, policy=Policy.MANUAL)
 
 
 def newest_test(kind: AgentType, team: Group, executor: Executor) -> TaskSession | None:
@@ -297,7 +312,9 @@ def _test_task(user: User, team: Group, repository: Repository) -> Task:
 class TestResult:
     """What a test has shown so far."""
 
-    session: TaskSession
+    session: TaskSession | None
+    """None: it is deleted."""
+    started_at: datetime
     state: str
     """``running``, ``passed``, ``failed`` or ``stopped``."""
     reply: str = ""
@@ -309,6 +326,22 @@ class TestResult:
     """How the agent ended; empty: it is not known to have ended."""
 
 
+def newest_result(kind: AgentType, team: Group, executor: Executor) -> TestResult | None:
+    """Return what the newest test has shown so far; None: the agent has not been tested here."""
+    session = newest_test(kind, team, executor)
+    if session is not None:
+        return test_result(session)
+    row = stored_result(kind, team, executor)
+    if row is None:
+        return None
+    return TestResult(None, row.started_at, row.state, row.reply, row.seconds, row.error, row.exit)
+
+
+def stored_result(kind: AgentType, team: Group, executor: Executor) -> AgentTestResult | None:
+    """Return the result of the last test that is deleted."""
+    return AgentTestResult.objects.filter(team=team, executor=executor, agent_type=kind.name).first()
+
+
 def test_result(session: TaskSession) -> TestResult:
     """Return the result of a test, from what its session has recorded."""
     run = newest_run(session)
@@ -317,13 +350,13 @@ def test_result(session: TaskSession) -> TestResult:
     if run is not None and run.ended_at is not None:
         seconds = (run.ended_at - run.started_at).total_seconds()
     if run is not None and run.state == RunState.COMPLETED:
-        return TestResult(session, "passed", reply, seconds)
+        return TestResult(session, session.created_at, "passed", reply, seconds)
     if seconds is not None or session.state in (SessionState.ERROR, SessionState.FAILED):
         error = session.error_message or _last_error(session)
-        return TestResult(session, "failed", reply, seconds, error, _exit(session))
+        return TestResult(session, session.created_at, "failed", reply, seconds, error, _exit(session))
     if session.desired_state == DesiredState.RUNNING:
-        return TestResult(session, "running", reply)
-    return TestResult(session, "stopped", reply)
+        return TestResult(session, session.created_at, "running", reply)
+    return TestResult(session, session.created_at, "stopped", reply)
 
 
 def _reply(turn: Turn | None) -> str:

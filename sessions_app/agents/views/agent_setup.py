@@ -135,10 +135,11 @@ def show_agent_setup(request: UserHttpRequest, name: str) -> HttpResponse:
 
 def _steps_context(user: User, chosen: _Setup) -> dict[str, Any]:
     [place] = agent_setup.agent_places(user, [chosen.kind], [chosen.executor], chosen.team)
+    waiting = place.logged_out.session if place.logged_out else None
     repositories = without_scratch(Repository.objects.visible_to(user).filter(team=chosen.team))
     return {
         "place": place,
-        "may_log_in": bool(chosen.kind.login and place.logged_out and may_operate(user, place.logged_out.session)),
+        "may_log_in": bool(chosen.kind.login and waiting and may_operate(user, waiting)),
         "program": _PROGRAM_LABELS[place.program],
         "teams": list(writable_teams(user).order_by("name")),
         "executors": list(offered_executors()),
@@ -152,7 +153,7 @@ def _login_context(user: User, chosen: _Setup) -> dict[str, Any]:
     profile = agent_setup.profile_for(chosen.kind, chosen.team)
     argv = agent_login.profile_argv(profile, chosen.kind, chosen.executor.runtime)
     may_authenticate = may_operate_in(user, chosen.team, chosen.executor)
-    published = agent_login.published_logins(agent_setup.newest_test(chosen.kind, chosen.team, chosen.executor))
+    published = agent_login.published_in_test(chosen.kind, chosen.team, chosen.executor)
     return {
         "profile": profile,
         "methods": agent_login.login_methods(published, argv),
@@ -163,15 +164,14 @@ def _login_context(user: User, chosen: _Setup) -> dict[str, Any]:
 
 
 def _test_context(chosen: _Setup) -> dict[str, Any]:
-    session = agent_setup.newest_test(chosen.kind, chosen.team, chosen.executor)
-    if session is None:
+    result = agent_setup.newest_result(chosen.kind, chosen.team, chosen.executor)
+    if result is None:
         return {"chosen": chosen, "result": None}
-    result = agent_setup.test_result(session)
     return {
         "chosen": chosen,
         "result": result,
         "result_label": _RESULT_LABELS[result.state],
-        "login": login_progress(agent_login.login_state(session)),
+        "login": login_progress(agent_login.login_of_test(chosen.kind, chosen.team, chosen.executor)),
         "sent": agent_setup.TEST_PROMPT,
     }
 

@@ -21,7 +21,7 @@ from sessions_app.kernel.services.errors import Invalid
 from sessions_app.models import Repository
 
 SCRATCH_DIRECTORY: Final = "agent-tests"
-"""Directory of the data directory with one scratch repository for each team."""
+"""Directory of the data directory with the scratch repositories, one for each team that tests agents now."""
 _README: Final = """# Scratch repository
 
 Kandev tests agents in branches of this repository. It contains nothing of value.

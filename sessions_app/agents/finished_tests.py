@@ -1,0 +1,184 @@
+"""Delete finished tests of agents, so that a test leaves nothing behind but what it has shown.
+
+First the rows, in transactions of their own; then the files, by the ids of what was deleted. What a crash or a machine
+leaves in between is found again: rows by the next pass, files by their leftovers or because nothing names them.
+"""
+
+from __future__ import annotations
+
+import logging
+import uuid
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, Final
+
+from django.db import transaction
+from django.utils import timezone
+
+from executors_app import cleanup
+from executors_app.wire.errors import ExecutorError
+from sessions_app.agents.services import agent_login, agent_setup
+from sessions_app.board.services.tasks import delete_session
+from sessions_app.catalogue.services.repositories import scratch_root
+from sessions_app.kernel.rules.states import DesiredState, RunState
+from sessions_app.kernel.services.errors import SessionsError
+from sessions_app.maintenance.files import is_only_host, settle_leftover
+from sessions_app.models import AgentTestResult, Leftover, Repository, Task, TaskSession
+from sessions_app.sessions.services.queries import SECRET_FIELDS
+from sessions_app.turns.models import newest_run
+
+log = logging.getLogger(__name__)
+
+SHOWN_FOR: Final = timedelta(minutes=1)
+"""How long a finished test stays, for whoever is about to open its session; longer while somebody has it open."""
+AT_ONCE: Final = 20
+_UNUSED_FOR: Final = timedelta(minutes=1)
+"""How old a scratch repository without a task must be: a test that is being started has none yet."""
+
+
+@dataclass(frozen=True, slots=True)
+class DeletedTests:
+    """What was deleted, by the ids that name its files."""
+
+    executions_by_session: dict[str, Sequence[str]] = field(default_factory=dict)
+    unused_directories: Sequence[Path] = ()
+
+    def __bool__(self) -> bool:
+        return bool(self.executions_by_session or self.unused_directories)
+
+
+def delete_finished_tests() -> DeletedTests:
+    """Store what finished tests have shown, and delete their rows; return what names their files."""
+    deleted: dict[str, Sequence[str]] = {}
+    for session in _finished_tests():
+        session_id = str(session.id)
+        executions = [str(key) for key in session.executions.values_list("id", flat=True)]
+        try:
+            with transaction.atomic():
+                _store_result(session)
+                delete_session(session)
+        except SessionsError as error:
+            log.info("test %s is not deleted yet: %s", session_id, error.message)
+            continue
+        deleted[session_id] = executions
+    _delete_empty_tasks()
+    return DeletedTests(deleted, _unused_directories())
+
+
+def _finished_tests() -> list[TaskSession]:
+    """Return tests that are over, that nobody looks at, and that nobody has used as an ordinary session."""
+    now = timezone.now()
+    rows = agent_setup.test_sessions().filter(desired_state=DesiredState.STOPPED, updated_at__lt=now - SHOWN_FOR)
+    rows = rows.exclude(presences__expires_at__gt=now).exclude(executions__status__in=("starting", "ready", "error"))
+    rows = rows.filter(task__title=agent_setup.TEST_TASK, shares_worktree_of=None, sharing=None)
+    found = rows.select_related("task__team", "task__repository", "agent_profile", "executor").defer(*SECRET_FIELDS)
+    tests = found.order_by("created_at")[:AT_ONCE]
+    return [row for row in tests if not row.prompts.exclude(text=agent_setup.TEST_PROMPT).exists()]
+
+
+def _store_result(session: TaskSession) -> None:
+    """Keep what the test has shown, unless a newer one was stored."""
+    key: dict[str, Any] = {
+        "team_id": session.task.team_id,
+        "executor_id": session.executor_id,
+        "agent_type": session.agent_profile.agent_type,
+    }
+    known = AgentTestResult.objects.filter(**key).first()
+    if known is not None and known.started_at > session.created_at:
+        return
+    result, published = agent_setup.test_result(session), agent_login.published_logins(session)
+    run = newest_run(session)
+    worked_at = known.worked_at if known is not None else None
+    if run is not None and run.state == RunState.COMPLETED and run.ended_at is not None:
+        worked_at = run.ended_at
+    AgentTestResult.objects.update_or_create(
+        **key,
+        defaults={
+            "started_at": session.created_at,
+            "state": result.state,
+            "reply": result.reply,
+            "seconds": result.seconds,
+            "error": result.error,
+            "error_code": session.error_code if result.state == "failed" else "",
+            "exit": result.exit,
+            "worked_at": worked_at,
+            "login": agent_login.login_state(session) or {},
+            "auth_methods": list(published.methods),
+            "logs_out": published.logs_out,
+            "auth_at": published.at,
+        },
+    )
+
+
+def _delete_empty_tasks() -> None:
+    """Delete the tasks and scratch repositories that no test needs any more."""
+    of_tests = {"repository__path__startswith": f"{scratch_root()}/", "title": agent_setup.TEST_TASK}
+    old = timezone.now() - _UNUSED_FOR
+    for task_id in Task.objects.filter(**of_tests, sessions=None, updated_at__lt=old).values_list("id", flat=True):
+        with transaction.atomic():
+            task = Task.objects.select_for_update().filter(id=task_id).first()
+            if task is not None and not task.sessions.exists():
+                task.delete()
+    unused = Repository.objects.filter(path__startswith=f"{scratch_root()}/", tasks=None, created_at__lt=old)
+    for repository_id in unused.values_list("id", flat=True):
+        with transaction.atomic():
+            row = Repository.objects.select_for_update().filter(id=repository_id).first()
+            if row is not None and not row.tasks.exists():
+                row.delete()
+
+
+def _unused_directories() -> Sequence[Path]:
+    """Return the directories of scratch repositories that no row names; a row is there before its directory."""
+    root = scratch_root()
+    if not root.is_dir():
+        return ()
+    here = [path for path in root.iterdir() if _is_id(path.name) and path.is_dir() and not path.is_symlink()]
+    if not here:
+        return ()
+    named = set(Repository.objects.filter(path__startswith=f"{root}/").values_list("path", flat=True))
+    return [path for path in here if str(path) not in named]
+
+
+def _is_id(name: str) -> bool:
+    try:
+        return str(uuid.UUID(name)) == name
+    except ValueError:
+        return False
+
+
+def remove_files(deleted: DeletedTests) -> list[str]:
+    """Remove the files of deleted tests on this machine; return the sessions of which nothing is left here."""
+    living = cleanup.find_living_executions() if deleted.executions_by_session else frozenset()
+    gone = [key for key, executions in deleted.executions_by_session.items() if _remove_files(key, executions, living)]
+    for directory in deleted.unused_directories:
+        try:
+            cleanup.remove_directory(directory)
+        except OSError:
+            log.exception("the scratch repository %s remains", directory.name)
+    return gone
+
+
+def _remove_files(session_id: str, executions: Collection[str], living: frozenset[str]) -> bool:
+    if not all(cleanup.is_idle(one, living) for one in executions):
+        return False
+    try:
+        for one in executions:
+            cleanup.remove_state(one)
+        cleanup.remove_worktree(session_id)
+        cleanup.remove_home(session_id)
+        cleanup.remove_workspace(session_id)
+        cleanup.remove_archive(session_id)
+    except (OSError, ExecutorError):
+        log.exception("files of test %s remain; the maintenance removes them", session_id)
+        return False
+    return True
+
+
+def forget_leftovers(sessions: Collection[str]) -> None:
+    """Forget that these sessions have left files behind, where no other machine can have any."""
+    if not is_only_host():
+        return
+    for row in Leftover.objects.filter(session_id__in=list(sessions)):
+        settle_leftover(row, files_gone=True, refs_gone=True)

@@ -1,0 +1,184 @@
+"""A test of an agent leaves nothing behind but what it has shown."""
+
+from __future__ import annotations
+
+from collections import Counter
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+from django.apps import apps
+from django.utils import timezone
+
+from executors_app.plugins import agent_type
+from sessions_app.agents import finished_tests
+from sessions_app.agents.services import agent_login, agent_setup
+from sessions_app.attention.models import Presence
+from sessions_app.board.services.tasks import default_choice
+from sessions_app.models import (
+    AgentSettings,
+    AgentTestResult,
+    Leftover,
+    Prompt,
+    Repository,
+    Task,
+    TaskSession,
+    session_transaction,
+)
+from tests.pages.world import World, accepted, first_prompt, ingest_lines, make_world
+
+pytestmark = pytest.mark.any_database
+
+KEPT: Final = {"AgentTestResult", "AttemptCount", "MetricCount", "TurnUsage"}
+"""What the test has shown, that its user made one, and what it cost and counted."""
+
+
+@pytest.fixture
+def world(db: Any, settings: Any, tmp_path: Path) -> World:
+    settings.KANDEV_DATA_DIR = tmp_path
+    return make_world()
+
+
+def rows() -> Counter[str]:
+    """Return how many rows each table has."""
+    return Counter(
+        {model.__name__: model._default_manager.count() for model in apps.get_models() if model._meta.managed}
+    )
+
+
+def files(directory: Path) -> set[str]:
+    return {str(path.relative_to(directory)) for path in directory.rglob("*")}
+
+
+def start(world: World) -> TaskSession:
+    return agent_setup.start_test(world.ada, agent_type("demo"), world.team, world.executor)
+
+
+def finish(session: TaskSession, directory: Path) -> None:
+    """Let the agent answer, stop the test, and leave the files that an agent on this machine leaves."""
+    session.intents.update(done_at=timezone.now())
+    with session_transaction(session.id) as transaction:
+        transaction.move_executor("launch")
+        transaction.move_executor("ready")
+        transaction.move_session("start")
+        transaction.move_session("ready")
+    ingest_lines(session, accepted(session), {"kind": "message.agent", "text": "Hello there"})
+    ingest_lines(session, {"kind": "turn.completed", "message_id": first_prompt(session).message_id})
+    stop(session)
+    for execution in session.executions.all():
+        (directory / "agentctl" / str(execution.id)).mkdir(parents=True)
+    for folder in ("worktrees", "agent_homes", "workspaces"):
+        place = directory / folder / str(session.id) / "deep"
+        place.mkdir(parents=True)
+        (place / "file").write_text("of the agent")
+
+
+def stop(session: TaskSession) -> None:
+    assert agent_setup.stop_finished_tests() == 1
+    session.intents.update(done_at=timezone.now())
+    with session_transaction(session.id) as transaction:
+        transaction.move_executor("stop")
+
+
+def let_time_pass() -> None:
+    """Make everything of tests as old as it must be to be deleted."""
+    before = timezone.now() - timedelta(hours=1)
+    TaskSession.objects.update(updated_at=before)
+    Task.objects.update(updated_at=before)
+    Repository.objects.update(created_at=before)
+
+
+def delete_finished() -> None:
+    """Do what the job of the supervisor does."""
+    for _ in range(2):
+        deleted = finished_tests.delete_finished_tests()
+        finished_tests.forget_leftovers(finished_tests.remove_files(deleted))
+
+
+def test_test_leaves_no_row_and_no_file_but_its_result(world: World, tmp_path: Path) -> None:
+    default, earlier_rows, earlier_files = default_choice(world.ada), rows(), files(tmp_path)
+    finish(start(world), tmp_path)
+    assert default_choice(world.ada) == default, "not even for as long as it is there"
+    let_time_pass()
+    delete_finished()
+    left = rows()
+    left.subtract(earlier_rows)
+    assert {name for name, count in left.items() if count} <= KEPT
+    assert {name for name in files(tmp_path) - earlier_files if name.count("/")} == set(), "only empty folders"
+    assert default_choice(world.ada) == default
+    result = agent_setup.newest_result(agent_type("demo"), world.team, world.executor)
+    assert result is not None
+    assert (result.session, result.state, result.reply) == (None, "passed", "Hello there")
+    [place] = agent_setup.agent_places(world.ada, [agent_type("demo")], [world.executor])
+    assert place.worked_at is not None
+    assert finished_tests.delete_finished_tests() == finished_tests.DeletedTests()
+
+
+def test_test_is_kept_while_it_runs_or_is_looked_at_or_was_just_there(world: World, tmp_path: Path) -> None:
+    session = start(world)
+    let_time_pass()
+    delete_finished()
+    assert TaskSession.objects.filter(pk=session.pk).exists(), "it runs"
+    finish(session, tmp_path)
+    delete_finished()
+    assert TaskSession.objects.filter(pk=session.pk).exists(), "it has just ended"
+    let_time_pass()
+    seen = Presence.objects.create(session=session, user=world.ada, expires_at=timezone.now() + timedelta(minutes=1))
+    delete_finished()
+    assert TaskSession.objects.filter(pk=session.pk).exists(), "somebody has its page open"
+    seen.delete()
+    delete_finished()
+    assert not TaskSession.objects.filter(pk=session.pk).exists()
+
+
+def test_session_that_somebody_went_on_with_is_kept(world: World, tmp_path: Path) -> None:
+    session = start(world)
+    finish(session, tmp_path)
+    Prompt.objects.create(session=session, message_id="more", text="Go on.", by=world.ada)
+    let_time_pass()
+    delete_finished()
+    assert TaskSession.objects.filter(pk=session.pk).exists()
+    assert Repository.objects.filter(name="Agent tests").exists()
+
+
+def test_ways_to_log_in_are_still_known_and_a_later_failure_keeps_when_it_worked(world: World, tmp_path: Path) -> None:
+    kind, place = agent_type("demo"), (world.team, world.executor)
+    session = start(world)
+    finish(session, tmp_path)
+    method = {"id": "account", "name": "Account", "description": "", "type": "agent"}
+    AgentSettings.objects.create(session=session, auth_methods=[method], logs_out=True, auth_at=timezone.now())
+    before = agent_login.published_in_test(kind, *place)
+    let_time_pass()
+    delete_finished()
+    assert agent_login.published_in_test(kind, *place) == before
+    worked_at = AgentTestResult.objects.get().worked_at
+    later = start(world)
+    later.intents.update(done_at=timezone.now())
+    TaskSession.objects.filter(pk=later.pk).update(created_at=timezone.now() - agent_setup.LOGIN_LIMIT * 2)
+    with session_transaction(later.id) as transaction:
+        transaction.move_executor("launch")
+        transaction.move_executor("ready")
+        transaction.move_session("start")
+        transaction.move_session("fail", error_code="auth_required", error_message="log in first")
+    stop(later)
+    let_time_pass()
+    AgentTestResult.objects.update(started_at=timezone.now() - timedelta(days=1))
+    delete_finished()
+    row = AgentTestResult.objects.get()
+    assert (row.state, row.error_code, row.worked_at) == ("failed", "auth_required", worked_at)
+
+
+def test_files_that_cannot_be_removed_are_left_to_the_maintenance(
+    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    session = start(world)
+    finish(session, tmp_path)
+    let_time_pass()
+
+    def refuse(session_id: str) -> bool:
+        raise OSError(session_id)
+
+    monkeypatch.setattr(finished_tests.cleanup, "remove_home", refuse)
+    delete_finished()
+    assert Leftover.objects.filter(session_id=session.id).exists()
