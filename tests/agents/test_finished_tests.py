@@ -11,6 +11,7 @@ import pytest
 from django.apps import apps
 from django.utils import timezone
 
+from executors_app import cleanup
 from executors_app.plugins import agent_type
 from sessions_app.agents import finished_tests
 from sessions_app.agents.services import agent_login, agent_setup
@@ -179,6 +180,6 @@ def test_files_that_cannot_be_removed_are_left_to_the_maintenance(
     def refuse(session_id: str) -> bool:
         raise OSError(session_id)
 
-    monkeypatch.setattr(finished_tests.cleanup, "remove_home", refuse)
+    monkeypatch.setattr(cleanup, "remove_home", refuse)
     delete_finished()
     assert Leftover.objects.filter(session_id=session.id).exists()

@@ -9,7 +9,7 @@ class Migration(migrations.Migration):
     dependencies = [
         ('auth', '0012_alter_user_first_name_max_length'),
         ('executors_app', '0006_default_and_disabled'),
-        ('sessions_app', '0029_session_mark_references'),
+        ('sessions_app', '0030_repository_settings'),
     ]
 
     operations = [
