@@ -51,6 +51,8 @@ PLACES: Final = (
     Place("Settings: password", "settings-password"),
     Place("Settings: notifications", "settings-notifications", "mail webhooks"),
     Place("Settings: API tokens", "settings-tokens"),
+    Place("Settings: agents", "settings-agents", "profiles models keys"),
+    Place("Settings: executors", "settings-executors", "runtimes docker machines", of_staff=True),
     Place("Settings: teams", "settings-teams", "members"),
     Place("Admin", "admin:index", "staff", of_staff=True),
 )

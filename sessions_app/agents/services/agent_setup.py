@@ -226,7 +226,7 @@ def ensure_profile(user: User, kind: AgentType, team: Group) -> AgentProfile:
     if found is not None:
         return found
     if not kind.argv:
-        raise Invalid("A profile of this type names its own command. Staff create it in the admin.")
+        raise Invalid("A profile of this type names its own command. Administrators add it in the settings.")
     if not user.is_staff:
         raise ReadOnly("There is no profile for this agent yet. Ask an administrator to create one.")
     made: AgentProfile = AgentProfile.objects.create(name=kind.title, agent_type=kind.name, team=team)
@@ -250,7 +250,7 @@ def store_key(user: User, kind: AgentType, team: Group, variable: str, value: st
         try:
             profile.env = {**profile.env, variable: value}
         except SecretUnreadable as error:
-            raise Invalid("The stored environment cannot be decrypted. Set it again in the admin.") from error
+            raise Invalid("The stored environment cannot be decrypted. Set it again in the settings.") from error
         profile.save()
     return profile
 

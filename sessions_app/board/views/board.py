@@ -15,6 +15,7 @@ from django.contrib.auth.models import User
 from django.core.exceptions import PermissionDenied
 from django.http import HttpResponse, JsonResponse
 from django.shortcuts import redirect, render
+from django.urls import reverse
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_GET, require_POST
 
@@ -220,10 +221,18 @@ def _create(request: UserHttpRequest, form: TaskCreateForm) -> HttpResponse:
     return redirect("session", task.id, session.id)
 
 
-def _missing_prerequisites(form: TaskCreateForm) -> list[str]:
-    """Return what staff must still create before anyone can create a task."""
-    nouns = {"repository": "a repository", "agent_profile": "an agent profile", "executor": "an executor"}
-    return [noun for name, noun in nouns.items() if not form.fields[name].queryset.exists()]  # type: ignore[attr-defined]
+_PREREQUISITES: Final = {
+    "repository": ("a repository", "settings-repositories"),
+    "agent_profile": ("an agent profile", "settings-profile-new"),
+    "executor": ("an executor", "settings-executor-new"),
+}
+"""By field of the form for a new task: the words, and the page where staff add one."""
+
+
+def _missing_prerequisites(form: TaskCreateForm) -> list[tuple[str, str]]:
+    """Return what staff must still add before anyone can create a task, each with its page."""
+    missing = [one for name, one in _PREREQUISITES.items() if not form.fields[name].queryset.exists()]  # type: ignore[attr-defined]
+    return [(noun, reverse(page)) for noun, page in missing]
 
 
 def columns_context(user: User, criteria: BoardFilter = BoardFilter()) -> dict[str, Any]:  # noqa: B008
