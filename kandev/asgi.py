@@ -28,12 +28,17 @@ limit_statement_time(connections.settings["default"], STATEMENT_TIMEOUT_SECONDS)
 
 from kandev.request_slots import RequestSlotsMiddleware  # noqa: E402
 from kandev.web_server import TrustedProxiesMiddleware, apply_limits  # noqa: E402 - needs loaded apps
+from sessions_app.hosts.heartbeats import beat_in_thread  # noqa: E402
+from sessions_app.hosts.models import Role  # noqa: E402
 from sessions_app.mcp_server.endpoint import McpEndpoint  # noqa: E402
 from sessions_app.routing import websockets  # noqa: E402
 
 apply_limits()
 if "daphne.server" in sys.modules:  # a server loads this module; tests load it before they have a database
     refuse_incompatible_database_to_server()
+    from twisted.internet import reactor  # the server has chosen it
+
+    reactor.addSystemEventTrigger("before", "shutdown", beat_in_thread(Role.WEB))  # type: ignore[arg-type]
 
 application = TrustedProxiesMiddleware(
     RequestSlotsMiddleware(

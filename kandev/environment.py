@@ -178,6 +178,8 @@ class Environment:
     """Directory of the database, secret key, worktrees and agentctl state; private to its owner (0700)."""
     database_url: str = _entry(_text, secret=True)
     """``sqlite:///FILE`` or ``postgres://USER:PASSWORD@HOST/NAME``; unset: SQLite in the data directory."""
+    host_name: str = _entry(_text)
+    """Name of this machine on the *System* page. Unset: its own, which is random in most containers."""
     redis_url: str = _entry(_redis, secret=True)
     """``redis://…`` or ``rediss://…``: carries wake-ups between hosts and rate limits shared by all web processes."""
     secret_key: str = _entry(_text, secret=True)

@@ -33,6 +33,7 @@ from executors_app.plugins import agent_types, runtimes
 from executors_app.wire.executions import ExecutorStatus, Observed
 from executors_app.wire.protocol import Code
 from sessions_app.accounts.client_address import parse_client_address
+from sessions_app.hosts import services as hosts
 from sessions_app.kernel.database_errors import classify_error
 from sessions_app.kernel.locking import one_snapshot
 from sessions_app.kernel.rules.states import PromptState, SessionState
@@ -141,6 +142,13 @@ _METRICS: Final = (
     ),
     Metric("kandev_supervisors", "gauge", "Supervisors that are alive."),
     Metric("kandev_supervisors_swept", "gauge", "Supervisors that are alive and have completed their first sweep."),
+    Metric(
+        "kandev_processes",
+        "gauge",
+        "Web servers, supervisors and workers by their last sign of life: up or silent.",
+        ("role", "state"),
+    ),
+    Metric("kandev_unattended_hosts", "gauge", "Hosts with agents that only their own supervisor reaches, and none."),
     Metric("kandev_worker_queue", "gauge", "Background jobs that are waiting for a worker."),
     Metric(
         "kandev_orphans", "gauge", "Orphaned processes, containers and files found by the last check.", ("runtime",)
@@ -262,6 +270,9 @@ def _processes() -> Iterator[metric_counts.Count]:
     alive = Supervisor.objects.alive().aggregate(n=Count("boot_id"), swept=Count("swept_at"))
     yield "kandev_supervisors", {}, alive["n"]
     yield "kandev_supervisors_swept", {}, alive["swept"]
+    for (role, life), number in hosts.count_processes().items():
+        yield "kandev_processes", {"role": role, "state": life}, number
+    yield "kandev_unattended_hosts", {}, hosts.count_unattended()
     yield "kandev_worker_queue", {}, OrmQ.objects.count()
 
 

@@ -14,6 +14,7 @@ from sessions_app.background import admin as background_admin
 from sessions_app.board import admin as board_admin
 from sessions_app.catalogue import admin as catalogue_admin
 from sessions_app.finish import admin as finish_admin
+from sessions_app.hosts import admin as hosts_admin
 from sessions_app.kernel import admin as kernel_admin
 from sessions_app.maintenance import admin as maintenance_admin
 from sessions_app.metrics import admin as metrics_admin
@@ -40,6 +41,7 @@ __all__ = [
     "board_admin",
     "catalogue_admin",
     "finish_admin",
+    "hosts_admin",
     "kernel_admin",
     "maintenance_admin",
     "metrics_admin",

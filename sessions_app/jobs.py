@@ -7,6 +7,7 @@ from typing import Final
 
 from sessions_app.agents.jobs import AgentSetupJob
 from sessions_app.finish.jobs import FinishJob
+from sessions_app.hosts.jobs import HeartbeatJob
 from sessions_app.metrics.jobs import MetricsJob
 from sessions_app.portable.jobs import ExportJob
 from sessions_app.recovery.jobs import ExitEventsJob, RecheckJob, ReconcileJob, RequestedSweepsJob
@@ -22,6 +23,7 @@ from sessions_app.workflows.jobs import WorkflowsJob
 from sessions_app.workspace.jobs import TransfersJob
 
 JOBS: Final[Sequence[type[Job]]] = (
+    HeartbeatJob,
     DispatchJob,
     WatchDatabaseJob,
     ReconcileJob,

@@ -26,6 +26,7 @@ from executors_app.wire.executions import ExecutorStatus
 from sessions_app.accounts.authorization import is_isolated, writable_teams
 from sessions_app.accounts.requests import UserHttpRequest
 from sessions_app.catalogue.services.executors import UNFINISHED_STATUSES, probe_executor, visible_executions
+from sessions_app.hosts.services import names_of_places
 from sessions_app.kernel.rules.wording import plural
 from sessions_app.kernel.services.errors import Throttled
 from sessions_app.models import Chore, Orphaned, Supervisor, TaskSession
@@ -147,6 +148,7 @@ class LiveSupervisors:
     def __init__(self) -> None:
         self._by_boot = {row.boot_id: row for row in Supervisor.objects.alive()}
         self._this_machine = identity.host_id()
+        self._names = names_of_places()
 
     @property
     def has_swept(self) -> bool:
@@ -163,7 +165,7 @@ class LiveSupervisors:
             return ""
         if host_id == self._this_machine:
             return "this machine"
-        return f"another machine ({host_id[:8]})"
+        return self._names.get(host_id, f"another machine ({host_id[:8]})")
 
     def lease(self, execution: ExecutorRunning) -> Lease:
         """Return who holds the lease of an execution, and until when."""

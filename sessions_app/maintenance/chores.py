@@ -31,6 +31,8 @@ from sessions_app.metrics import models as metric_counts
 from sessions_app.models import (
     AttentionItem,
     Chore,
+    Host,
+    HostProcess,
     Orphaned,
     PermissionRequest,
     Presence,
@@ -64,6 +66,15 @@ def clean_tokens(work: ChoreRun) -> None:
     asked = PermissionRequest.objects.filter(state=PermissionState.PENDING).values("id")
     rows = WaitKey.objects.filter(settled).exclude(run__state__in=OPEN_RUN_STATES).exclude(wait_id__in=asked)
     work.remove_rows(rows, metric_counters.keep_token_counts)
+
+
+def clean_host_processes(work: ChoreRun) -> None:
+    """Delete processes that ended or fell silent long ago, and hosts that then have none."""
+    cutoff = cutoff_before(settings.KANDEV_HISTORY_RETENTION)
+    if cutoff is None:
+        return
+    work.remove_rows(HostProcess.objects.filter(beat_at__lt=cutoff))
+    work.remove_rows(Host.objects.filter(processes=None, first_seen_at__lt=cutoff))
 
 
 def clean_sweeps(work: ChoreRun) -> None:
@@ -302,6 +313,7 @@ CHORES: Final[Mapping[str, Callable[[ChoreRun], None]]] = {
     "reviews": clean_reviews,
     "keys": clean_tokens,
     "sweeps": clean_sweeps,
+    "hosts": clean_host_processes,
     "attention": clean_attention,
     "worker": clean_worker_tasks,
     "journals": clean_journals,

@@ -10,6 +10,7 @@ from sessions_app.attention import urls as attention
 from sessions_app.board import urls as board
 from sessions_app.catalogue import urls as catalogue
 from sessions_app.finish import urls as finish
+from sessions_app.hosts import urls as hosts
 from sessions_app.navigation import urls as navigation
 from sessions_app.notifications import urls as notifications
 from sessions_app.pages.views import design, health, help_pages
@@ -36,6 +37,7 @@ urlpatterns = [
     *catalogue.urlpatterns,
     *navigation.urlpatterns,
     *finish.urlpatterns,
+    *hosts.urlpatterns,
     *notifications.urlpatterns,
     *permissions.urlpatterns,
     *prompts.urlpatterns,

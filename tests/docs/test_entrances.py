@@ -43,7 +43,9 @@ ADDRESSES: Final[Mapping[str, str]] = {
     "api": API,
     **dict.fromkeys(("healthz", "readyz", "metrics"), PROBES),
     **dict.fromkeys(("admin", "agents", "attention", "executors", "live", "login", "logout", "restart"), FORMS),
-    **dict.fromkeys(("search", "sessions", "settings", "sweeps", "tasks", "usage", "waits", "workflows", ""), FORMS),
+    **dict.fromkeys(
+        ("search", "sessions", "settings", "sweeps", "system", "tasks", "usage", "waits", "workflows", ""), FORMS
+    ),
     "first-steps": FORMS,
     **dict.fromkeys(("design", "favicon.ico", "find", "help"), "head of an HTTP request"),
 }
@@ -58,7 +60,7 @@ COMMANDS: Final[Mapping[str, str]] = {
     "import_sessions": RECORD,
     **dict.fromkeys(("run_workflow", "validate_workflow"), WORKFLOWS),
     "login_link": "names of users and teams",
-    **dict.fromkeys(("after_restore", "create_demo", "demo", "drf_create_token", "kandev_version"), ARGUMENTS),
+    **dict.fromkeys(("after_restore", "create_demo", "demo", "drf_create_token", "hosts", "kandev_version"), ARGUMENTS),
     **dict.fromkeys(
         ("maintain", "migrate", "orphans", "qcluster", "rebuild_search", "recover_sessions", "serve", "supervise"),
         ARGUMENTS,
@@ -188,7 +190,7 @@ STORED: Final[Mapping[str, str]] = {
         f"sessions_app.{name}": NOTHING
         for name in (
             *("RecoverySweep", "SweepOutcome", "Supervisor", "Chore", "MetricCount", "AttentionMark", "Presence"),
-            "SessionMark",
+            *("SessionMark", "Host", "HostProcess"),
             *("SessionEvent", "Turn", "ContinuityReceipt", "TurnUsage", "BackgroundWork"),
             *("ViewedVersion", "SearchCursor", "SearchDocument"),
         )

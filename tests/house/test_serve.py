@@ -7,12 +7,13 @@ import os
 import re
 import signal
 import socket
+import sqlite3
 import subprocess
 import sys
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 import pytest
@@ -184,3 +185,19 @@ def test_stopped_serve_ends_its_children(data: Path) -> None:
         process.send_signal(signal.SIGINT)
         assert process.wait(60) == 0
     assert not any(map(exists, children))
+
+
+def reports(data: Path) -> dict[str, bool]:
+    """Return the roles that have reported, each with whether its process has reported its end."""
+    with closing(sqlite3.connect(data / "kandev.sqlite3", timeout=60)) as database:
+        return dict(database.execute("SELECT role, ended_at IS NOT NULL FROM host_processes").fetchall())
+
+
+def test_each_process_reports_that_it_is_there_and_that_it_ends(data: Path) -> None:
+    roles = ("supervisor", "web", "worker")
+    with serving(data) as (process, port):
+        assert answers(port)
+        eventually(lambda: reports(data) == dict.fromkeys(roles, False), describe="all three have reported")
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(60) == 0
+    assert reports(data) == dict.fromkeys(roles, True)

@@ -51,6 +51,7 @@ PLACES: dict[str, Callable[[TaskSession], str]] = {
     "sweep": lambda session: f"/sweeps/{session.sweep_outcomes.get().sweep_id}/",
     "a sweep under way": lambda session: create_unfinished_request(),
     "executors": lambda session: "/executors/",
+    "system": lambda session: "/system/",
     "the texts of a task": lambda session: f"/tasks/{session.task_id}/edit/",
     "the deletion of a task": lambda session: f"/tasks/{session.task_id}/delete/",
     "the plan of a task": lambda session: f"/tasks/{session.task_id}/plan/",

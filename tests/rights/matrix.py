@@ -359,6 +359,8 @@ PAGES: Final[Mapping[str, Methods]] = {
     },
     "executors/": {"get": page(), "post": page(405)},
     "executors/live/": {"get": page(), "post": page(405)},
+    "system/": {"get": Row((LOGIN, 403, 403, 403, 200)), "post": page(405)},
+    "system/live/": {"get": Row((LOGIN, 403, 403, 403, 200)), "post": page(405)},
     "sessions/bulk/": {
         "get": page(405),
         "post": Row((LOGIN, 200, 403, 200, 403), {"action": "stop", "session": "{session_id}"}),

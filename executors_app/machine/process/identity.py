@@ -284,7 +284,7 @@ def host_id() -> str:
     Read once, when Django starts. Raises OSError: an id made of what could be read would be stored, and this
     machine would count as another one for ever.
     """
-    parts = (_machine_id(), kernel_boot_id(), _pid_namespace())
+    parts = (machine_id(), kernel_boot_id(), _pid_namespace())
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:32]
 
 
@@ -404,7 +404,8 @@ def _pid_namespace() -> str:
         return ""
 
 
-def _machine_id() -> str:
+def machine_id() -> str:
+    """Return the id that the machine was given when it was installed; empty if it has none, as in a container."""
     for name in _MACHINE_ID_FILES:
         with contextlib.suppress(*ABSENT):
             if text := Path(name).read_text().strip():

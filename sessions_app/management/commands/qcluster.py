@@ -30,6 +30,8 @@ from django_q.scheduler import scheduler
 from django_q.worker import worker
 
 from executors_app.backoff import Backoff
+from sessions_app.hosts.heartbeats import Heartbeat
+from sessions_app.hosts.models import Role
 from sessions_app.kernel import wakeups
 from sessions_app.management.child_processes import (
     leave_signal_socket,
@@ -101,6 +103,7 @@ class Worker:
         self._version = ""
         """The version of the database in which no job was due soon; empty: one may be due."""
         self._backoff = Backoff()
+        self._heartbeat = Heartbeat(Role.WORKER)
         self._stops = False
 
     def run(self, *, once: bool = False) -> None:
@@ -115,6 +118,8 @@ class Worker:
             for number in (signal.SIGTERM, signal.SIGINT):
                 signal.signal(number, self._stop)
             while not self._stops:
+                if not once:
+                    self._heartbeat.beat_if_due()
                 if time.monotonic() >= next_schedules:
                     scheduler(broker=self.broker)
                     next_schedules, self._version = time.monotonic() + SCHEDULE_EVERY, ""
@@ -124,6 +129,7 @@ class Worker:
                 self._wait(signals, max(POLL_EVERY, self._backoff.remaining))
             while self._running:
                 self._wait(signals, POLL_EVERY)
+            self._heartbeat.end_quietly()
 
     def next_due(self) -> datetime | None:
         """Return when the next job of the queue is due, or None. Unlike the broker it keeps its connection.

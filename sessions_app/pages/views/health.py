@@ -12,6 +12,7 @@ from django.db.migrations.recorder import MigrationRecorder
 from django.http import HttpRequest, JsonResponse
 from django.views.decorators.cache import never_cache
 
+from sessions_app.hosts.services import roles_down
 from sessions_app.models import Supervisor
 
 
@@ -25,11 +26,15 @@ def healthz(request: HttpRequest) -> JsonResponse:
 @login_not_required
 @never_cache
 def readyz(request: HttpRequest) -> JsonResponse:
-    """Return 200, or 503 with the names of what is missing: database, migrations, supervisor, sweep."""
+    """Return 200, or 503 with the names of what is missing: database, migrations, supervisor, sweep.
+
+    ``down`` names the roles that are down although requests can be served: nobody need log in to read this page, so it
+    names no host.
+    """
     missing = missing_dependencies()
     if missing:
         return JsonResponse({"status": "not ready", "missing": missing}, status=503)
-    return JsonResponse({"status": "ready", "missing": []})
+    return JsonResponse({"status": "ready", "missing": [], "down": roles_down()})
 
 
 def missing_dependencies() -> list[str]:

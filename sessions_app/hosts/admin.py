@@ -1,0 +1,29 @@
+"""Admin pages of hosts and their processes."""
+
+from __future__ import annotations
+
+from django.contrib import admin
+
+from executors_app.staff_admin import ReadOnlyModelAdmin
+from sessions_app.models import Host, HostProcess
+
+
+@admin.register(Host)
+class HostAdmin(ReadOnlyModelAdmin):
+    """The hosts that Kandev's processes have run on."""
+
+    list_display = ("name", "machine", "first_seen_at")
+    search_fields = ("name",)
+    date_hierarchy = "first_seen_at"
+
+
+@admin.register(HostProcess)
+class HostProcessAdmin(ReadOnlyModelAdmin):
+    """Web servers, supervisors and workers, with their last sign of life."""
+
+    list_display = ("host", "role", "release", "started_at", "beat_at", "ended_at")
+    list_select_related = ("host",)
+    list_filter = ("role",)
+    search_fields = ("host__name", "=id")
+    date_hierarchy = "beat_at"
+    ordering = ("-beat_at",)

@@ -1,0 +1,169 @@
+"""The signs of life of this process: recorded when they are due, from its loop or from a thread of its own."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import os
+import resource
+import shutil
+import socket
+import threading
+import time
+import uuid
+from collections.abc import Callable
+from typing import Any, Final
+
+from django.conf import settings
+from django.db import Error, close_old_connections, connection, transaction
+from django.db.models.functions import Now
+
+from executors_app import __version__
+from executors_app.machine.process import identity
+from executors_app.machine.process.identity import ProcessIdentity
+from sessions_app.hosts.models import Host, HostProcess, Role
+from sessions_app.hosts.rules.life_signs import BEAT_EVERY
+
+log = logging.getLogger(__name__)
+
+MAX_NAME: Final = 100
+END_WITHIN: Final = 5.0
+"""Seconds that the end of a process may wait for its last report."""
+MAX_EARLIER: Final = 100
+"""Earlier processes of this place that a start looks at."""
+
+
+class Heartbeat:
+    """The signs of life of this process in one role. Not for several threads at once."""
+
+    def __init__(self, role: Role):
+        self.role = role
+        self._id = uuid.uuid4()
+        self._process = identity.identify_self()
+        self._next_at = 0.0
+        self._is_failing = self._has_reported = False
+
+    def beat_if_due(self) -> None:
+        """Record a sign of life if the last try is ``BEAT_EVERY`` seconds old; a failure is logged once."""
+        now = time.monotonic()
+        if now < self._next_at:
+            return
+        self._next_at = now + BEAT_EVERY
+        try:
+            self.beat()
+        except Error as error:
+            if not self._is_failing:
+                log.warning("no sign of life can be recorded: %s", error)
+            self._is_failing = True
+        else:
+            self._is_failing = False
+
+    def beat(self) -> None:
+        """Record a sign of life. Raises django.db.Error."""
+        values = {"beat_at": Now(), "ended_at": None, **measure()}
+        # The row is made when it is missing, at the start and also after a restore or a clean-up.
+        if not HostProcess.objects.filter(id=self._id).update(**values):
+            self._register(values)
+        self._has_reported = True
+
+    def end(self) -> None:
+        """Record that this process ends as it should, if it has reported. Raises django.db.Error."""
+        if not self._has_reported:
+            return
+        HostProcess.objects.filter(id=self._id).update(ended_at=Now())
+
+    def end_quietly(self) -> None:
+        """Do the same; a failure is logged, and the process then counts as silent until its host reports again."""
+        try:
+            self.end()
+        except Error as error:
+            log.warning("the end of this process cannot be recorded: %s", error)
+
+    def _register(self, values: dict[str, Any]) -> None:
+        place = identity.host_id()
+        machine = _digest(identity.machine_id())
+        with transaction.atomic():
+            host, _ = Host.objects.get_or_create(name=host_name(), machine=machine, defaults={"first_seen_at": Now()})
+            HostProcess.objects.create(
+                id=self._id,
+                host=host,
+                place=place,
+                role=self.role,
+                release=__version__,
+                process=self._process.to_json(),
+                started_at=Now(),
+                **values,
+            )
+        end_gone_processes(place)
+
+
+def end_gone_processes(place: str) -> None:
+    """Record the end of processes of this place that are proven gone: killed ones cannot do it themselves."""
+    open_rows = HostProcess.objects.filter(place=place, ended_at=None).order_by("beat_at")[:MAX_EARLIER]
+    gone = [row.id for row in open_rows if not _is_alive(row)]
+    HostProcess.objects.filter(id__in=gone, ended_at=None).update(ended_at=Now())
+
+
+def _is_alive(row: HostProcess) -> bool:
+    try:
+        return identity.is_alive(ProcessIdentity.from_json(row.process))
+    except ValueError:
+        return False
+
+
+def host_name() -> str:
+    """Return the name of this host, as its operator set it, else the one of the machine."""
+    return (settings.KANDEV_HOST_NAME or socket.gethostname())[:MAX_NAME]
+
+
+def measure() -> dict[str, Any]:
+    """Return what this machine and process have left; None for what cannot be read."""
+    return {
+        "free_bytes": _free_bytes(),
+        "load": os.getloadavg()[0],
+        "open_files": _open_files(),
+        "max_open_files": resource.getrlimit(resource.RLIMIT_NOFILE)[0],
+    }
+
+
+def _free_bytes() -> int | None:
+    try:
+        return shutil.disk_usage(settings.KANDEV_DATA_DIR).free
+    except OSError:
+        return None
+
+
+def _open_files() -> int | None:
+    try:
+        return len(os.listdir("/proc/self/fd"))  # noqa: PTH208  (only the number is needed)
+    except OSError:
+        return None
+
+
+def _digest(machine_id: str) -> str:
+    if not machine_id:
+        return ""
+    return hashlib.sha256(machine_id.encode()).hexdigest()[:32]
+
+
+def beat_in_thread(role: Role) -> Callable[[], None]:
+    """Record signs of life of this process from a thread; return what records its end, to be called at the end."""
+    heartbeat = Heartbeat(role)
+    ended = threading.Event()
+
+    def beat() -> None:
+        while not ended.is_set():
+            close_old_connections()
+            heartbeat.beat_if_due()
+            ended.wait(BEAT_EVERY)
+        heartbeat.end_quietly()
+        connection.close()
+
+    thread = threading.Thread(target=beat, name="heartbeat", daemon=True)
+    thread.start()
+
+    def end() -> None:
+        ended.set()
+        thread.join(END_WITHIN)
+
+    return end

@@ -1,0 +1,64 @@
+"""The hosts that Kandev's processes run on, and these processes with their signs of life."""
+
+from __future__ import annotations
+
+import uuid
+
+from django.db import models
+
+from executors_app.orm import ObjectField
+
+
+class Role(models.TextChoices):
+    """What a process of Kandev does."""
+
+    WEB = "web", "Web server"
+    SUPERVISOR = "supervisor", "Supervisor"
+    WORKER = "worker", "Worker"
+
+
+class Host(models.Model):
+    """A machine or container that processes of Kandev have run on, by the name that its operator gave it."""
+
+    name = models.CharField(max_length=100)
+    machine = models.CharField(max_length=32, blank=True, default="", db_default="")
+    """A digest of the machine's id, which tells hosts with the same name apart; empty if it has none."""
+    first_seen_at = models.DateTimeField()
+
+    class Meta:
+        db_table = "hosts"
+        ordering = ("name", "id")
+        constraints = (models.UniqueConstraint(fields=("name", "machine"), name="one_host_per_name_and_machine"),)
+
+    def __str__(self) -> str:
+        return self.name
+
+
+class HostProcess(models.Model):
+    """A process of Kandev on a host: its signs of life, and what its machine had left at the last one."""
+
+    id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)
+    host = models.ForeignKey(Host, models.CASCADE, related_name="processes")
+    place = models.CharField(max_length=32)
+    """The id of the machine, its boot and pid namespace, as executions name it (``host_id``)."""
+    role = models.CharField(max_length=16, choices=Role.choices)
+    release = models.CharField(max_length=40)
+    process = ObjectField(default=dict)
+    """Its identity: pid, start time, boot id, pid namespace."""
+    started_at = models.DateTimeField()
+    beat_at = models.DateTimeField(db_index=True)
+    ended_at = models.DateTimeField(null=True, blank=True)
+    free_bytes = models.BigIntegerField(null=True, blank=True)
+    """What the disk of the data directory has left."""
+    load = models.FloatField(null=True, blank=True)
+    """Average number of processes that wanted to run during the last minute."""
+    open_files = models.IntegerField(null=True, blank=True)
+    max_open_files = models.IntegerField(null=True, blank=True)
+
+    class Meta:
+        db_table = "host_processes"
+        ordering = ("role", "-started_at")
+        verbose_name_plural = "host processes"
+
+    def __str__(self) -> str:
+        return f"{self.get_role_display()} on {self.host}"

@@ -1,0 +1,151 @@
+"""What is known of the hosts: their processes, the sessions on them, and what is down."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from django.db.models import Count, Q
+from django.db.models.functions import Now
+
+from executors_app.models import ExecutorRunning
+from executors_app.wire.executions import ExecutorStatus
+from sessions_app.hosts.models import Host, HostProcess, Role
+from sessions_app.hosts.rules.life_signs import LABELS, SILENT_AFTER, TONES, Life, judge_life
+from sessions_app.models import Supervisor
+
+MAX_HOSTS: Final = 200
+"""Hosts that are listed; those that reported last come first."""
+MAX_PROCESSES: Final = 1000
+HOST_BOUND_RUNTIMES: Final = ("local_standalone", "local_docker")
+"""Runtimes whose agents only a supervisor of the same host can reach."""
+_UP: Final = Q(ended_at=None, beat_at__gte=Now() - SILENT_AFTER)
+"""What `judge_life` calls up, as a condition."""
+LIVE: Final = (ExecutorStatus.STARTING, ExecutorStatus.READY)
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessReport:
+    """A process of a host, and what is known of it."""
+
+    row: HostProcess
+    life: Life
+
+    @property
+    def label(self) -> str:
+        """What is known of it, as on the page."""
+        return LABELS[self.life]
+
+    @property
+    def tone(self) -> str:
+        """How its label is marked."""
+        return TONES[self.life]
+
+
+@dataclass(frozen=True, slots=True)
+class HostReport:
+    """A host with its processes and the sessions whose agents run on it."""
+
+    host: Host
+    processes: Sequence[ProcessReport]
+    sessions: int
+    """Agents on it that start or run, of runtimes that only this host reaches."""
+    is_unattended: bool
+    """Whether it has such agents but no living supervisor."""
+
+    @property
+    def newest(self) -> HostProcess | None:
+        """The process that reported last: its figures are those of the host."""
+        return max((one.row for one in self.processes), key=lambda row: row.beat_at, default=None)
+
+
+def list_hosts() -> list[HostReport]:
+    """Return the hosts, those that reported last first. Three queries, whatever their number."""
+    rows = HostProcess.objects.select_related("host").annotate(now=Now()).order_by("-beat_at")[:MAX_PROCESSES]
+    by_host: defaultdict[Host, list[Any]] = defaultdict(list)
+    for row in rows:
+        by_host[row.host].append(row)
+    sessions, attended = _sessions_by_place(), _attended_places()
+    return [_report(host, own, sessions, attended) for host, own in list(by_host.items())[:MAX_HOSTS]]
+
+
+def _report(host: Host, rows: Iterable[Any], sessions: Mapping[str, int], attended: set[str]) -> HostReport:
+    processes = [ProcessReport(row, judge_life(row.beat_at, row.ended_at, row.now)) for row in rows]
+    places = {one.row.place for one in processes}
+    return HostReport(
+        host,
+        processes,
+        sum(sessions.get(place, 0) for place in places),
+        any(sessions.get(place) and place not in attended for place in places),
+    )
+
+
+def _sessions_by_place() -> dict[str, int]:
+    """Return how many agents start or run at each place that only its own supervisor reaches."""
+    rows = ExecutorRunning.objects.filter(status__in=LIVE, runtime__in=HOST_BOUND_RUNTIMES).exclude(host_id="")
+    counted = rows.order_by().values_list("host_id").annotate(Count("id"))
+    return dict(counted)
+
+
+def _attended_places() -> set[str]:
+    return set(Supervisor.objects.alive().values_list("host_id", flat=True))
+
+
+def names_of_places() -> dict[str, str]:
+    """Return the name of each known place (``ExecutorRunning.host_id``)."""
+    rows = HostProcess.objects.order_by("beat_at").values_list("place", "host__name")[:MAX_PROCESSES]
+    return dict(rows)
+
+
+def describe_down() -> list[str]:
+    """Return what is down, in words: roles that have no process left, and hosts with agents but no supervisor.
+
+    A role that has never reported is unknown, as during an upgrade from a release without signs of life, and not named.
+    """
+    unattended = _unattended_places()
+    if not unattended:
+        return _workers_down()
+    names = names_of_places()
+    hosts = {names.get(place, "a host that has not reported") for place in unattended}
+    return [*_workers_down(), *(f"supervisor on {name}" for name in sorted(hosts))]
+
+
+def roles_down() -> list[str]:
+    """Return which roles are down, somewhere, for readers who may not see names of hosts."""
+    if _unattended_places():
+        return [*_workers_down(), Role.SUPERVISOR.value]
+    return _workers_down()
+
+
+def is_worker_down() -> bool:
+    """Whether workers have reported, and none does any more: schedules, mail and webhooks then stand still."""
+    workers = HostProcess.objects.filter(role=Role.WORKER)
+    return not workers.filter(_UP).exists() and workers.exists()
+
+
+def count_processes() -> dict[tuple[str, str], int]:
+    """Return how many processes of each role are up, and how many are silent; zeros too."""
+    counts = {(role.value, life.value): 0 for role in Role for life in (Life.UP, Life.SILENT)}
+    rows = HostProcess.objects.filter(ended_at=None).order_by().values_list("role")
+    for role, up, in_all in rows.annotate(up=Count("id", filter=_UP), in_all=Count("id")):
+        counts[role, Life.UP.value] = up
+        counts[role, Life.SILENT.value] = in_all - up
+    return counts
+
+
+def count_unattended() -> int:
+    """Return how many places have agents that only a supervisor there reaches, and none that is alive."""
+    return len(_unattended_places())
+
+
+def _workers_down() -> list[str]:
+    if is_worker_down():
+        return [Role.WORKER.value]
+    return []
+
+
+def _unattended_places() -> set[str]:
+    """Return the places with agents that only a supervisor there reaches, where none is alive."""
+    return _sessions_by_place().keys() - _attended_places()

@@ -1,0 +1,43 @@
+"""The system page shows staff the hosts and what is down."""
+
+from __future__ import annotations
+
+import pytest
+from django.test import Client
+
+from sessions_app.models import Supervisor
+from tests.hosts.processes import reported
+from tests.pages.world import World
+
+pytestmark = pytest.mark.django_db
+
+
+def staff_client(world: World) -> Client:
+    world.ada.is_staff = True
+    world.ada.save()
+    client = Client()
+    client.force_login(world.ada)
+    return client
+
+
+def test_system_page_shows_processes_and_what_is_down(world: World) -> None:
+    reported("worker", 600)
+    reported("web", 0, free_bytes=5 << 30, load=0.5, open_files=12, max_open_files=1024)
+    text = staff_client(world).get("/system/").content.decode()
+    assert "Schedules, mail and webhooks stand still" in text
+    assert "build-1" in text
+    assert "5.0\xa0GB free" in text
+    assert "open files: 12 of 1024" in text
+
+
+def test_workflows_page_says_when_no_worker_runs(world: World) -> None:
+    client = staff_client(world)
+    assert "No worker is running" not in client.get("/workflows/").content.decode()
+    reported("worker", 600)
+    assert "No worker is running" in client.get("/workflows/").content.decode()
+
+
+def test_executors_page_names_the_host_of_a_supervisor(world: World) -> None:
+    row = reported("supervisor", 0, name="build-7", place="p7")
+    Supervisor.objects.create(boot_id="b", host_id="p7", started_at=row.started_at, beat_at=row.beat_at)
+    assert "build-7" in staff_client(world).get("/executors/").content.decode()

@@ -1,0 +1,96 @@
+"""A process reports that it is there, and its host ends the rows of those that are proven gone."""
+
+from __future__ import annotations
+
+import subprocess
+from typing import Any
+
+import pytest
+from django.db import OperationalError
+
+from executors_app.machine.process import identity
+from sessions_app.hosts.heartbeats import Heartbeat
+from sessions_app.hosts.models import Host, HostProcess, Role
+from tests.hosts.processes import reported
+
+pytestmark = pytest.mark.django_db
+
+
+def test_first_report_makes_the_host_and_the_process(settings: Any) -> None:
+    settings.KANDEV_HOST_NAME = "build-1"
+    heartbeat = Heartbeat(Role.WORKER)
+    heartbeat.beat()
+    heartbeat.beat()
+
+    process = HostProcess.objects.get()
+    assert (process.role, process.host.name, process.place) == ("worker", "build-1", identity.host_id())
+    assert process.process == identity.identify_self().to_json()
+    assert process.ended_at is None
+    assert (process.free_bytes or 0) > 0
+    assert 0 < (process.open_files or 0) <= (process.max_open_files or 0)
+
+
+def test_two_roles_of_a_host_share_its_row() -> None:
+    Heartbeat(Role.WORKER).beat()
+    Heartbeat(Role.WEB).beat()
+    assert Host.objects.count() == 1
+    assert HostProcess.objects.count() == 2
+
+
+def test_end_is_recorded_only_by_a_process_that_has_reported() -> None:
+    heartbeat = Heartbeat(Role.WORKER)
+    heartbeat.end()
+    assert not HostProcess.objects.exists()
+    heartbeat.beat()
+    heartbeat.end()
+    assert HostProcess.objects.get().ended_at is not None
+
+
+def test_row_that_is_missing_is_made_again() -> None:
+    heartbeat = Heartbeat(Role.WORKER)
+    heartbeat.beat()
+    HostProcess.objects.all().delete()
+    heartbeat.beat()
+    assert HostProcess.objects.count() == 1
+
+
+def test_start_ends_the_rows_of_processes_that_are_proven_gone() -> None:
+    place = identity.host_id()
+    process = subprocess.Popen(["sleep", "3600"])
+    found = identity.identify(process.pid)
+    assert found is not None
+    killed = reported("worker", 0, place=place, process=found.to_json())
+    elsewhere = reported("worker", 0, place="another", process=found.to_json())
+    alive = reported("web", 0, place=place, process=identity.identify_self().to_json())
+    process.kill()
+    process.wait()
+
+    Heartbeat(Role.WORKER).beat()
+
+    ended = set(HostProcess.objects.exclude(ended_at=None).values_list("id", flat=True))
+    assert ended == {killed.id}
+    assert {elsewhere.id, alive.id} <= set(HostProcess.objects.filter(ended_at=None).values_list("id", flat=True))
+
+
+def test_report_is_due_again_only_after_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
+    heartbeat, beats = Heartbeat(Role.WORKER), list[int]()
+    monkeypatch.setattr(heartbeat, "beat", lambda: beats.append(1))
+    heartbeat.beat_if_due()
+    heartbeat.beat_if_due()
+    assert beats == [1]
+
+
+def test_database_that_is_away_stops_no_process(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    heartbeat = Heartbeat(Role.WORKER)
+    heartbeat.beat()
+
+    def fail(*args: object) -> None:
+        raise OperationalError("gone")
+
+    monkeypatch.setattr("sessions_app.hosts.heartbeats.measure", fail)
+    heartbeat.beat_if_due()
+    heartbeat._next_at = 0.0
+    heartbeat.beat_if_due()
+    assert [record.getMessage() for record in caplog.records] == ["no sign of life can be recorded: gone"]

@@ -1,0 +1,97 @@
+"""What is down follows from signs of life and leases, and what has never reported is not called down."""
+
+from __future__ import annotations
+
+import json
+from io import StringIO
+
+import pytest
+from django.core.management import call_command
+from django.utils import timezone
+
+from executors_app.models import ExecutorRunning
+from sessions_app.hosts import services
+from sessions_app.models import Supervisor
+from tests.hosts.processes import reported
+from tests.pages.world import World
+
+pytestmark = pytest.mark.django_db
+
+LONG = 600.0
+
+
+def attended(place: str) -> None:
+    now = timezone.now()
+    Supervisor.objects.create(boot_id=place, host_id=place, started_at=now, beat_at=now)
+
+
+def agent_on(world: World, place: str) -> ExecutorRunning:
+    execution = world.running_session().executions.get()
+    ExecutorRunning.objects.filter(id=execution.id).update(host_id=place)
+    return execution
+
+
+def test_worker_that_has_never_reported_is_unknown() -> None:
+    assert services.describe_down() == []
+    assert not services.is_worker_down()
+
+
+def test_worker_is_down_when_none_reports_any_more() -> None:
+    reported("worker", LONG)
+    reported("worker", 0, ended_at=timezone.now())
+    assert services.describe_down() == services.roles_down() == ["worker"]
+    reported("worker", 0)
+    assert services.describe_down() == []
+
+
+def test_host_with_agents_and_without_a_supervisor_is_named_to_staff_only(world: World) -> None:
+    reported("supervisor", LONG, name="build-2", place="p2")
+    agent_on(world, "p2")
+    assert services.describe_down() == ["supervisor on build-2"]
+    assert services.roles_down() == ["supervisor"]
+    assert [report.is_unattended for report in services.list_hosts()] == [True]
+    assert services.count_unattended() == 1
+    attended("p2")
+    assert services.describe_down() == services.roles_down() == []
+    assert [report.is_unattended for report in services.list_hosts()] == [False]
+
+
+def test_agents_that_any_host_reaches_leave_none_unattended(world: World) -> None:
+    execution = agent_on(world, "p2")
+    ExecutorRunning.objects.filter(id=execution.id).update(runtime="remote_docker")
+    assert services.describe_down() == []
+
+
+def test_processes_are_counted_by_role_with_zeros() -> None:
+    reported("worker", LONG)
+    reported("worker", LONG, ended_at=timezone.now())
+    counts = services.count_processes()
+    assert (counts["worker", "silent"], counts["worker", "up"], counts["web", "up"]) == (1, 0, 0)
+
+
+def test_command_lists_hosts_and_what_is_down(world: World) -> None:
+    reported("worker", LONG)
+    agent_on(world, "p1")
+    output = StringIO()
+    call_command("hosts", stdout=output)
+    lines = output.getvalue().splitlines()
+    assert lines[0] == "build-1  1 agent  NO SUPERVISOR"
+    assert lines[1].split() == ["Worker", "silent", "10", "minutes", "ago", "1.1"]
+    assert lines[2:] == ["down: worker", "down: supervisor on build-1", "1 host"]
+
+    output = StringIO()
+    call_command("hosts", "--json", stdout=output)
+    document = json.loads(output.getvalue())
+    assert document["down"] == ["worker", "supervisor on build-1"]
+    (host,) = document["hosts"]
+    assert (host["name"], host["sessions"], host["unattended"]) == ("build-1", 1, True)
+    assert [(one["role"], one["state"]) for one in host["processes"]] == [("worker", "silent")]
+
+
+def test_hosts_are_listed_with_a_constant_number_of_queries(
+    django_assert_num_queries: pytest.FixtureRequest, world: World
+) -> None:
+    for number in range(3):
+        reported("worker", 0, name=f"build-{number}", place=f"p{number}")
+    with django_assert_num_queries(3):  # type: ignore[operator]
+        assert len(services.list_hosts()) == 3
