@@ -56,7 +56,10 @@ def _changes(session: TaskSession, part: Part, first: int) -> dict[str, Any]:
         "part": part,
         "parts": _parts_of(found),
         "sentences": wording.branch_sentences(found),
-        "listed": [{**file, "words": wording.change_words(file)} for file in found["files"]],
+        "listed": [
+            {**file, "words": wording.change_words(file), "place": _place_of(part, number, range(first, last))}
+            for number, file in enumerate(found["files"])
+        ],
         "shown": [
             {**_shown(file, lines.get(file["path"])), "number": number, "new_id": str(uuid.uuid4())}
             for number, file in enumerate(found["files"][first:last], first)
@@ -65,6 +68,11 @@ def _changes(session: TaskSession, part: Part, first: int) -> dict[str, Any]:
         "before": max(0, first - MAX_PATHS) if first else None,
         "after": last if last < len(found["files"]) else None,
     }
+
+
+def _place_of(part: Part, number: int, shown: range) -> str:
+    """Return the address of a file's lines: on this page, or on the one that begins with it."""
+    return f"#file-{number}" if number in shown else f"?of={part}&from={number}"
 
 
 def _parts_of(found: Mapping[str, Any]) -> dict[str, Any]:

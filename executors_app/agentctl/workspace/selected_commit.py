@@ -303,7 +303,10 @@ def _large_files(root: Path, changes: Sequence[_Change]) -> dict[str, str]:
 
 
 def _list_index(git: WorkspaceGit) -> bytes:
-    return git.run(*_EVERY_FILE, "ls-files", "-z", "--stage", limit=_LIST_LIMIT).data
+    output = git.run(*_EVERY_FILE, "ls-files", "-z", "--stage", limit=_LIST_LIMIT)
+    if output.truncated:
+        raise ApiError(Code.CONFLICT, "the repository has too many files: commit them in the terminal")
+    return output.data
 
 
 def _compare_index(git: WorkspaceGit, head: str, environment: Mapping[str, str]) -> dict[str, _Entries]:
@@ -390,7 +393,7 @@ def _matching(found: Sequence[_Found], selected: Sequence[Selected]) -> list[_Fo
 
 def _changed(names: Sequence[str]) -> ApiError:
     more = f" and {len(names) - _MAX_NAMED} more" if len(names) > _MAX_NAMED else ""
-    listed = ", ".join(names[:_MAX_NAMED]) + more
+    listed = ", ".join(name[-_MAX_PROBLEM:] for name in names[:_MAX_NAMED]) + more
     return ApiError(Code.FILE_CHANGED, f"since they were shown, files have changed, so nothing was committed: {listed}")
 
 

@@ -1,7 +1,7 @@
 // The Changes panel: the whole branch, uncommitted changes, the latest commits, and a form to commit.
 
 import { showComments } from "./comments.js";
-import { commitForm, readSelectable, tick } from "./commit_form.js";
+import { commitForm, goToCommitForm, readSelectable, tick } from "./commit_form.js";
 import { coloured } from "./diffs.js";
 import { counted, visible } from "./plain_text.js";
 import { hasFocusInReview, review } from "./review.js";
@@ -22,6 +22,8 @@ const GROUPS = [
   ["untracked", "New"],
 ];
 const PIECE = 10; // commits
+const MOST_OPEN = 30; // files; longer lists are folded at first
+const unfolded = new Set(); // lists that the user has unfolded
 
 let shown = 0; // number of the request that is shown; an older answer does not replace a newer one
 
@@ -49,7 +51,7 @@ async function showChanges(...notes) {
     const [status, log, branch, selectable] = await Promise.all([
       look(`${panel.dataset.git}status/`), look(`${panel.dataset.git}log/?limit=${PIECE}`), wholeBranch(), readSelectable(),
     ]);
-    if (number === shown) fill(place, [head(status), ...notes.filter((part) => part instanceof Node), ...pieces(status, branch(), selectable), ...history(log)]);
+    if (number === shown) fill(place, [head(status, isCommittable(status)), ...notes.filter((part) => part instanceof Node), ...pieces(status, branch(), selectable), ...history(log)]);
   } catch (error) {
     if (number === shown) fill(place, [alarm(reasonOf(error)), row(button("Refresh", showChanges, "small"))]);
   }
@@ -75,8 +77,13 @@ function offerMerge(isSomething) {
   link.parentElement.hidden = [...link.parentElement.children].every((one) => one.hidden);
 }
 
-function head({ branch }) {
-  return row(make("span", "place", branch ?? "No branch is checked out"), button("Refresh", showChanges, "quiet small"));
+function head({ branch }, isCommittable) {
+  const commit = isCommittable ? [button("Commit…", goToCommitForm, "quiet small")] : [];
+  return row(make("span", "place", branch ?? "No branch is checked out"), ...commit, button("Refresh", showChanges, "quiet small"));
+}
+
+function isCommittable(status) {
+  return mayCommit && !status.kept && !status.conflicted.length && GROUPS.some(([key]) => status[key].length);
 }
 
 function pieces(status, branch, selectable) {
@@ -84,7 +91,7 @@ function pieces(status, branch, selectable) {
   const contents = status.clean ? [note("No uncommitted changes.")] : groups;
   const cut = status.truncated ? [note("The list is too long to show completely.")] : [];
   const conflicts = status.conflicted.length ? [alarm("A merge has conflicts. Resolve them in the terminal, or ask the agent to, before you commit.")] : [];
-  const commit = mayCommit && !status.kept && groups.length && !status.conflicted.length ? [commitForm(selectable, showChanges)] : [];
+  const commit = isCommittable(status) ? [commitForm(selectable, showChanges)] : [];
   const inside = (status.submodules ?? []).flatMap((one) => submodule(one, status.kept));
   return [...origin(status), ...conflicts, ...branch, ...contents, ...cut, ...commit, ...inside];
 }
@@ -114,7 +121,18 @@ function group(title, key, { [key]: entries, kept }, selectable) {
     if (mayCommit && !kept && !changed.path.endsWith("/")) item.append(undoButton(changed.path, key, show, showChanges));
     list.append(item);
   }
-  return [make("h3", "", `${title} (${entries.length})`), list];
+  const heading = `${title} (${entries.length})`;
+  return entries.length > MOST_OPEN ? [foldedList(key, heading, list)] : [make("h3", "", heading), list];
+}
+
+// The form below it would be far away.
+function foldedList(key, heading, list) {
+  const details = make("details"), summary = make("summary");
+  summary.append(make("h3", "", heading));
+  details.append(summary, list);
+  details.open = unfolded.has(key);
+  details.addEventListener("toggle", () => (details.open ? unfolded.add(key) : unfolded.delete(key)));
+  return details;
 }
 
 function fileButton({ path, change = "", from = "" }, key) {

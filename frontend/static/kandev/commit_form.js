@@ -27,7 +27,10 @@ export function tick(path, key, selectable) {
   box.disabled = Boolean(selectable.operation) || !found?.version;
   box.checked = Boolean(selectable.operation) || Boolean(found?.version);
   box.title = box.checked ? "" : visible(found?.problem || "It has changed just now. Refresh to select it.");
-  box.addEventListener("change", () => selectTwin(box));
+  box.addEventListener("change", () => {
+    selectTwin(box);
+    tellSelected();
+  });
   return box;
 }
 
@@ -42,6 +45,21 @@ function boxes() {
   return [...place.querySelectorAll("input.select-file")];
 }
 
+function selectableBoxes() {
+  return boxes().filter((box) => !box.disabled);
+}
+
+function tellSelected() {
+  const chosen = boxes().filter((box) => box.checked).length;
+  const isAny = selectableBoxes().some((box) => box.checked);
+  place.querySelector(".select-all")?.replaceChildren(isAny ? "Select none" : "Select all");
+  place.querySelector(".selected-count")?.replaceChildren(`${chosen} of ${boxes().length} selected. `);
+}
+
+export function goToCommitForm() {
+  document.getElementById("commit-message")?.focus();
+}
+
 // refresh(...notes): show all changes again.
 export function commitForm(selectable, refresh) {
   const form = make("form", "commit");
@@ -53,7 +71,8 @@ export function commitForm(selectable, refresh) {
   const result = make("div");
   const send = make("button", "main", "Commit");
   const whole = selectable?.operation ? [note(`git is in the middle of a ${selectable.operation}, so all files are committed.`)] : [];
-  form.append(row(label, ...(whole.length ? [] : [toggle()])), message, ...whole, result, row(send, make("small", "", "Commits in your name. Git hooks do not run.")));
+  form.append(row(label, ...(whole.length ? [] : [toggle()])), message, ...whole, result, row(send, aboutCommit()));
+  queueMicrotask(tellSelected); // once the lists are shown
   form.addEventListener("submit", async (event) => {
     event.preventDefault();
     const chosen = boxes().filter((box) => box.checked);
@@ -72,14 +91,18 @@ export function commitForm(selectable, refresh) {
   return form;
 }
 
+function aboutCommit() {
+  const about = make("small");
+  about.append(make("span", "selected-count"), "Commits in your name. Git hooks do not run.");
+  return about;
+}
+
 function toggle() {
-  const all = button("", () => {
-    const isEmpty = boxes().every((box) => box.disabled || !box.checked);
-    for (const box of boxes()) if (!box.disabled) box.checked = isEmpty;
-    all.textContent = isEmpty ? "Select none" : "Select all";
-  }, "quiet small");
-  all.textContent = "Select none";
-  return all;
+  return button("Select none", () => {
+    const isAny = selectableBoxes().some((box) => box.checked);
+    for (const box of selectableBoxes()) box.checked = !isAny;
+    tellSelected();
+  }, "quiet small select-all");
 }
 
 // Only what was listed: the server refuses another version. During a merge, everything.

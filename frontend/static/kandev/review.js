@@ -91,7 +91,7 @@ function apartFrom(name, { ahead, behind }) {
 }
 
 function counts({ additions, deletions }) {
-  if (additions === null) return [];
+  if (!additions && !deletions) return []; // not known, or renamed alone
   const sums = make("span", "counts");
   sums.append(make("span", "plus", `+${additions}`), " ", make("span", "minus", `−${deletions}`));
   return [sums];

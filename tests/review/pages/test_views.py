@@ -33,6 +33,7 @@ def test_page_shows_the_whole_branch_with_its_lines(ada: Any, session: TaskSessi
         "new name ← old name",
         "A binary file of 2 bytes: it has no lines to show.",
         "It can be executed now.",
+        '<a href="#file-0"><span class="path">code.py</span></a>',
         "changed &lt;b&gt;⟦RLO⟧",
         'data-numbers="   51      " data-path="code.py" data-side="old" data-line="51"><span class="sign">-</span>',
         'data-numbers="   50    50" data-path="code.py" data-side="new" data-line="50"',
@@ -60,6 +61,7 @@ def test_lines_are_shown_in_pages_of_files(ada: Any, session: TaskSession, monke
     second = page_of(ada, session, "?from=1")
     assert "line 50" not in second
     assert '"?of=branch&amp;from=0"' in second
+    assert '<a href="?of=branch&amp;from=3"><span class="path">script</span></a>' in second
     assert '"?of=branch&amp;from=2"' in second
     assert "from=4" not in page_of(ada, session, "?from=3")
     assert "article" not in page_of(ada, session, "?from=99")
