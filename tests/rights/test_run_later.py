@@ -145,7 +145,7 @@ class TestWorkflows:
 
 
 class TestRepositoriesAndProfiles:
-    """The right to write them is a row of ``matrix`` and ``admin_matrix`` each: staff."""
+    """The right to write them is a row of ``matrix`` and ``admin_matrix`` each: for paths and commands, staff."""
 
     def test_profile_never_moves_to_another_team(self, world: World) -> None:
         other = world.stranger.groups.get()

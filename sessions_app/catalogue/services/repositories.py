@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from django.conf import settings
 from django.contrib.auth.models import Group, User
-from django.db import transaction
+from django.db import IntegrityError, transaction
 from django.db.models import Q, QuerySet
 
 from executors_app.repositories.scratch import BRANCH, create_scratch_repository
@@ -22,6 +22,7 @@ from sessions_app.models import Repository
 
 SCRATCH_DIRECTORY: Final = "agent-tests"
 """Directory of the data directory with the scratch repositories, one for each team that tests agents now."""
+_ALREADY_OPEN: Final = "This repository is already open to the team."
 _README: Final = """# Scratch repository
 
 Kandev tests agents in branches of this repository. It contains nothing of value.
@@ -37,17 +38,23 @@ def add_repository(values: Mapping[str, Any], by: User | None = None) -> Reposit
     """
     found = inspect_repository(values["path"])
     known = {"name": values["name"], "default_branch": values.get("default_branch") or found.branch}
-    same = Repository.objects.filter(team=values["team"], path=found.path)
-    with transaction.atomic():
-        if same.exclude(removed_at=None).update(removed_at=None, **known):
-            row = same.get()
-        elif same.exists():
-            raise Invalid("This repository is already open to the team.", field="path")
-        else:
-            row = Repository.objects.create(team=values["team"], path=found.path, **known)
-        if by is not None:
-            record_change(by, row, f"Opened to the team {values['team'].name}")
+    try:
+        with transaction.atomic():
+            row = _open_to_team(values["team"], found.path, known)
+            if by is not None:
+                record_change(by, row, f"Opened to the team {values['team'].name}")
+    except IntegrityError as error:  # another request was faster
+        raise Invalid(_ALREADY_OPEN, field="path") from error
     return row
+
+
+def _open_to_team(team: Group, path: str, known: Mapping[str, Any]) -> Repository:
+    same = Repository.objects.filter(team=team, path=path)
+    if same.exclude(removed_at=None).update(removed_at=None, **known):
+        return same.get()
+    if same.exists():
+        raise Invalid(_ALREADY_OPEN, field="path")
+    return Repository.objects.create(team=team, path=path, **known)
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,7 @@ from sessions_app.accounts.authorization import may_manage
 from sessions_app.agents.services.mcp_servers import visible_repositories
 from sessions_app.catalogue.services.repositories import without_scratch
 from sessions_app.catalogue.services.repository_checks import require_base, require_branch
-from sessions_app.kernel.rules.states import ENDED_STATES, DesiredState
+from sessions_app.kernel.rules.states import ENDED_STATES, DesiredState, TaskState
 from sessions_app.kernel.services.errors import NotFound, ReadOnly, RepositoryChanged, RepositoryInUse
 from sessions_app.models import Repository, Task, TaskSession
 from sessions_app.workflows.models import Workflow
@@ -60,7 +60,7 @@ def find_uses(row: Repository) -> RepositoryUses:
     named = list(workflows.values_list("name", "triggers_enabled"))
     return RepositoryUses(
         tasks=tasks.count(),
-        open_tasks=tasks.filter(archived_at=None).exclude(state__in=("DONE", "CANCELLED")).count(),
+        open_tasks=tasks.filter(archived_at=None).exclude(state__in=(TaskState.DONE, TaskState.CANCELLED)).count(),
         running_sessions=running.exclude(state__in=ENDED_STATES).count(),
         workflows=tuple(name for name, _ in named),
         schedules=sum(enabled for _, enabled in named),

@@ -1,4 +1,4 @@
-"""The settings pages of repositories, without JavaScript and in a browser."""
+"""The settings pages of repositories, without JavaScript."""
 
 from __future__ import annotations
 
@@ -8,18 +8,17 @@ from typing import Any
 
 import pytest
 from django.contrib.auth.models import User
+from django.db import connection
 from django.test import Client
-from playwright.sync_api import expect
+from django.test.utils import CaptureQueriesContext
 
 from sessions_app.accounts.models import TeamRole
-from sessions_app.models import Repository
+from sessions_app.models import Repository, RepositoryRemote
 from tests.executors.repositories import make_repository, run_git
-from tests.pages.accessibility import accessibility_problems
-from tests.pages.browsers import Visit, navigating
 from tests.pages.world import World
 from tests.supervisor.rows import fresh
 
-pytestmark = pytest.mark.django_db(transaction=True)
+pytestmark = pytest.mark.django_db
 
 LIST = "/settings/repositories/"
 
@@ -82,6 +81,19 @@ def test_staff_adds_a_repository_by_the_rule_of_the_admin(staff: Client, world: 
     assert f"Opened to the team {world.team.name}" in staff.get(page_of(row)).text.replace("&#x27;", "'")
 
 
+def test_list_of_many_repositories_takes_no_more_queries(
+    ada: Client, world: World, django_assert_num_queries: Any
+) -> None:
+    with CaptureQueriesContext(connection) as few:
+        ada.get(LIST)
+    for number in range(5):
+        row = Repository.objects.create(name=f"more {number}", team=world.team, path=f"/srv/more/{number}")
+        RepositoryRemote.objects.create(repository=row, address="https://example.org/project.git", token="x")
+        world.task(repository=row)
+    with django_assert_num_queries(len(few)):
+        ada.get(LIST)
+
+
 def test_form_keeps_what_was_entered_when_somebody_else_was_first(ada: Client, world: World) -> None:
     make_admin(world)
     row = world.repository
@@ -94,38 +106,3 @@ def test_form_keeps_what_was_entered_when_somebody_else_was_first(ada: Client, w
     assert ada.post(page_of(row), {"action": "other"}).status_code == 400
     assert ada.post(page_of(row), {"action": "remove"}).status_code == 302
     assert fresh(row).removed_at is None, "what depends on it was not seen"
-
-
-def test_admin_of_a_team_walks_through_the_settings(visit: Any, world: World, on_disk: Repository) -> None:
-    make_admin(world)
-    run_git(Path(on_disk.path), "branch", "next")
-    ada: Visit = visit(viewport={"width": 390, "height": 844}, color_scheme="dark")
-    page = ada.open("/settings/profile/")
-    page.on("dialog", lambda dialog: dialog.accept())
-    with navigating(page):
-        page.get_by_role("navigation", name="Settings").get_by_role("link", name="Repositories").click()
-    expect(page.get_by_role("heading", name="Repositories", exact=True)).to_be_visible()
-    with navigating(page):
-        page.get_by_role("link", name="project", exact=True).press("Enter")
-    page.get_by_label("Name").fill("Engine room")
-    page.get_by_label("New tasks start from").fill("nowhere")
-    with navigating(page):
-        page.get_by_role("button", name="Save").press("Enter")
-    expect(page.get_by_text("no branch, tag or commit of this name")).to_be_visible()
-    expect(page.get_by_label("Name")).to_have_value("Engine room")
-    page.get_by_label("New tasks start from").fill("next")
-    with navigating(page):
-        page.get_by_role("button", name="Save").click()
-    expect(page.get_by_role("heading", name="Engine room")).to_be_visible()
-    with navigating(page):
-        page.get_by_role("button", name="Make default").click()
-    expect(page.get_by_text("is now the default")).to_be_visible()
-    assert accessibility_problems(page, "a repository") == []
-    with navigating(page):
-        page.get_by_role("button", name="Remove from").click()
-    expect(page.get_by_text("was removed from")).to_be_visible()
-    expect(page.get_by_role("link", name="Engine room", exact=True)).to_have_count(0)
-    assert accessibility_problems(page, "the repositories") == []
-    row = fresh(on_disk)
-    assert (row.name, row.default_base, row.removed_at is None) == ("Engine room", "next", False)
-    assert ada.unexpected("422") == []
