@@ -50,7 +50,7 @@ from sessions_app.kernel.database_errors import DATABASE_BUSY, classify_error
 from sessions_app.kernel.events.session import StateChanged, StatusDerived, WorkStateChanged
 from sessions_app.kernel.models.event import SessionEvent
 from sessions_app.kernel.models.intent import Intent, IntentKind
-from sessions_app.kernel.models.session import Task, TaskSession, session_key
+from sessions_app.kernel.models.session import Task, TaskSession, entering, session_key
 from sessions_app.kernel.rules import states
 from sessions_app.metrics import models as metric_counts
 from sessions_app.permissions.models import PermissionRequest
@@ -608,7 +608,8 @@ def refresh_task_state(task_id: uuid.UUID) -> None:
     sessions = TaskSession.objects.filter(task_id=task_id).order_by().values_list("state", flat=True)
     after = states.task_state(before, list(sessions))
     if after != before:
-        update_rows(Task, ("state", "updated_at"), [(after, timezone.now(), task_id)])
+        values = entering(after)
+        update_rows(Task, tuple(values), [(*values.values(), task_id)])
 
 
 @contextmanager

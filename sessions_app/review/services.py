@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
+from datetime import datetime
 from itertools import accumulate
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import quote
 
 from django.contrib.auth.models import User
+from django.db import DatabaseError
+from django.db.models import Q
+from django.db.transaction import atomic
+from django.utils import timezone
 
 from executors_app.machine.git import branch_changes
 from executors_app.machine.git.branch_changes import Comparison
@@ -30,8 +36,12 @@ from sessions_app.review.rules.parts import WHOLE_BRANCH, Part, PartKind
 from sessions_app.review.turn_parts import find_snapshots, list_turns
 from sessions_app.workspace.services.workspace import ask_agentctl, author_of_commit, find_saved_work
 
+logger = logging.getLogger(__name__)
+
 _ADDRESS: Final = 48 << 10
 """Characters of paths in the address of a request, which agentctl limits."""
+_MAX_COUNT: Final = 2**31 - 1
+"""What a column of the database takes."""
 _NOTHING: Final = {
     **dict.fromkeys(("base", "branch", "head", "ahead", "behind", "upstream", "operation")),
     **branch_changes.summarize([], truncated=False),
@@ -45,10 +55,36 @@ def list_branch_changes(session: TaskSession, part: Part = WHOLE_BRANCH, *, kept
     Of the whole branch, these are the files that differ from where it left its base, and how far both are apart.
     Raises ExecutorError: AgentctlOutdated for an agentctl that cannot list them, NotKept; and NotFound.
     """
+    asked_at = timezone.now()
     found, problem = _list_changes(session, part, kept=kept)
+    if part.kind is PartKind.BRANCH and not kept:
+        note_counts(session, found, asked_at)
     about = {"kind": part.kind.value, "id": part.id, "problem": problem}
     # agentctl of an earlier release does not list commits.
     return {"commits": None, "more_commits": False, **found, **list_turns(session), "part": about}
+
+
+def note_counts(session: TaskSession, found: Mapping[str, Any], asked_at: datetime) -> None:
+    """Store how many lines the branch adds and deletes, for cards of the board; None where that is not known.
+
+    The numbers are agentctl's, which an agent may have tampered with. ``asked_at`` is when it was asked. If the
+    database takes nothing now, the cards show what was known before, with its time.
+    """
+    is_whole = bool(found.get("base")) and not found["base"].get("problem") and not found.get("truncated")
+    counts = [_count(found.get(name)) if is_whole else None for name in ("additions", "deletions")]
+    if None in counts:
+        counts = [None, None]
+    is_older = Q(branch_counted_at=None) | Q(branch_counted_at__lt=asked_at)
+    values = {"branch_additions": counts[0], "branch_deletions": counts[1], "branch_counted_at": asked_at}
+    try:
+        with atomic():
+            TaskSession.objects.filter(is_older, id=session.id).update(**values)
+    except DatabaseError as error:
+        logger.warning("the changed lines of session %s cannot be stored: %s", session.id, error)
+
+
+def _count(value: object) -> int | None:
+    return value if isinstance(value, int) and 0 <= value <= _MAX_COUNT else None
 
 
 def read_branch_hunks(

@@ -8,6 +8,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Any, Final
 
 from django.contrib.auth.models import Group, User
@@ -94,6 +95,15 @@ class SessionRow:
     session: TaskSession
     derived: str
     facts: SituationFacts
+    last_turn_at: datetime | None
+    """When its newest turn has ended, or else begun; None: it has had none."""
+
+    @property
+    def is_count_current(self) -> bool:
+        """Whether no turn can have changed the branch since its lines were counted."""
+        counted_at = self.session.branch_counted_at
+        is_open = self.facts.last_run_state in OPEN_RUN_STATES
+        return counted_at is not None and not is_open and (self.last_turn_at is None or self.last_turn_at < counted_at)
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,7 +187,10 @@ def _is_shown(state: TaskState, criteria: BoardFilter, counts: Mapping[str, int]
     return state in PERMANENT_COLUMNS or bool(counts.get(state))
 
 
-_TASK_COLUMNS: Final = ("title", "state", "team_id", "repository_id", "created_by_id", "created_at", "archived_at")
+_TASK_COLUMNS: Final = (
+    *("title", "state", "team_id", "repository_id", "created_by_id", "created_at", "archived_at"),
+    *("entered_state", "entered_at"),
+)
 """What cards show of a task, or derive from."""
 
 
@@ -220,6 +233,9 @@ _SESSION_COLUMNS: Final = (
     "start_rank",
     "stalled_since",
     "launch_id",
+    "branch_additions",
+    "branch_deletions",
+    "branch_counted_at",
     "created_at",
 )
 """What cards show of a session, or derive from."""
@@ -277,7 +293,12 @@ def session_rows(sessions: Sequence[TaskSession]) -> dict[uuid.UUID, SessionRow]
     """Return the rows of sessions from ``annotate_needs``, by id; a constant number of queries."""
     states = load_run_states(sessions)
     has_swept = Supervisor.objects.alive().filter(swept_at__isnull=False).exists()
-    return {session.id: SessionRow(session, *_describe(session, states[session.id], has_swept)) for session in sessions}
+    rows = {}
+    for session in sessions:
+        state = states[session.id]
+        last_turn_at = (state.run.ended_at or state.run.started_at) if state.run else None
+        rows[session.id] = SessionRow(session, *_describe(session, state, has_swept), last_turn_at)
+    return rows
 
 
 def _describe(session: Any, state: SessionRunState, has_swept: bool) -> tuple[str, SituationFacts]:

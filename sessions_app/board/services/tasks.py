@@ -20,6 +20,7 @@ from executors_app.runtimes import SupportsSharedWorktrees
 from sessions_app.agents.services.profiles import enabled, profiles_for
 from sessions_app.catalogue.services.offers import default_executor, offered_executors
 from sessions_app.catalogue.services.repositories import scratch_root
+from sessions_app.kernel.models.session import entering
 from sessions_app.kernel.rules.states import ENDED_STATES, DesiredState, TaskState, WorkState
 from sessions_app.kernel.services.errors import (
     Conflict,
@@ -373,7 +374,7 @@ def _end_task(task: Task, user: User, state: TaskState) -> Task:
         row = _lock_task(task)
         if row.state in _USER_SET_STATES - {state}:
             raise Conflict(f"This task is {row.state.lower()}. Reopen it first.")
-        Task.objects.filter(id=task.id).exclude(state=state).update(state=state, updated_at=timezone.now())
+        Task.objects.filter(id=task.id).exclude(state=state).update(**entering(state))
     return _reread(task)
 
 
@@ -382,7 +383,7 @@ def reopen_task(task: Task, user: User) -> Task:
     with atomic():
         # Lock the sessions first: a change that commits while the task is still done would not reach its state.
         list(task.sessions.select_for_update(no_key=True).order_by("id").values_list("id"))
-        if Task.objects.filter(id=task.id, state__in=_USER_SET_STATES).update(state=TaskState.TODO):
+        if Task.objects.filter(id=task.id, state__in=_USER_SET_STATES).update(**entering(TaskState.TODO)):
             refresh_task_state(task.id)
             Task.objects.filter(id=task.id).update(updated_at=timezone.now())
     return _reread(task)

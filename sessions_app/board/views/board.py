@@ -16,6 +16,7 @@ from django.core.exceptions import PermissionDenied
 from django.http import HttpResponse, JsonResponse
 from django.shortcuts import redirect, render
 from django.urls import reverse
+from django.utils import timezone
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_GET, require_POST
 
@@ -24,6 +25,7 @@ from sessions_app.accounts.requests import UserHttpRequest
 from sessions_app.accounts.team_scope import teams_of
 from sessions_app.agents.services.profiles import visible_profiles
 from sessions_app.board.forms import TaskCreateForm
+from sessions_app.board.rules.ages import age_text
 from sessions_app.board.rules.moves import COLUMN_NAMES, MOVE_CHOICES, MOVE_HINTS, possible_moves
 from sessions_app.board.services import board as board_service
 from sessions_app.board.services.board import (
@@ -269,6 +271,9 @@ class TaskCard:
     owner: str
     """Who created it."""
     created_at: datetime
+    since: datetime | None
+    """Since when it is in its column; None: not known."""
+    age: str
     plan: Plan
     sessions: Sequence[Mapping[str, Any]]
     """Its newest sessions."""
@@ -299,6 +304,8 @@ def task_card(found: BoardTask, writable: Collection[int]) -> TaskCard:
         run_id=getattr(task, "run_id", None),
         owner=task.created_by.username if task.created_by else "",
         created_at=task.created_at,
+        since=task.in_state_since,
+        age=age_text(task.in_state_since, timezone.now()),
         plan=plan_of(task),
         sessions=[_session_line(row, path) for row in found.sessions],
         more=found.session_count - len(found.sessions),
@@ -318,7 +325,10 @@ def _moves_of(found: BoardTask) -> str:
 def _session_line(row: SessionRow, task_path: str) -> dict[str, Any]:
     session = row.session
     path = f"{task_path}sessions/{session.id}/"
-    return {**session_chips(row), "id": session.id, "name": session.agent_profile.name, "path": path}
+    line = {**session_chips(row), "id": session.id, "name": session.agent_profile.name, "path": path}
+    if session.branch_counted_at is not None and session.branch_additions is not None:
+        line["counted_at"], line["is_count_current"] = session.branch_counted_at, row.is_count_current
+    return line
 
 
 @dataclass(frozen=True, slots=True)

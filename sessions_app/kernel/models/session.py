@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Mapping
+from datetime import datetime
 from enum import StrEnum
-from typing import Final
+from typing import Any, Final
 
 from django.conf import settings
 from django.db import models
+from django.utils import timezone
 
 from executors_app.orm import ObjectField
 from sessions_app.accounts.team_scope import TeamModel
@@ -39,6 +41,12 @@ class Task(TeamModel):
     """Idempotency key of the request that created it, unique in its team; empty: none was sent."""
     asked = models.CharField(max_length=64, blank=True, default="", editable=False)
     """Digest of that request, so that another request with the same key is refused."""
+    entered_at = models.DateTimeField(null=True, blank=True, default=timezone.now, editable=False)
+    """When it came into ``entered_state``; None: not known."""
+    entered_state = models.CharField(
+        max_length=20, blank=True, default=TaskState.TODO, db_default="", choices=choices(TaskState), editable=False
+    )
+    """The state that ``entered_at`` is about: a release that knows neither column changes the state alone."""
     archived_at = models.DateTimeField(null=True, blank=True)
     created_by = models.ForeignKey(settings.AUTH_USER_MODEL, models.SET_NULL, null=True, blank=True, related_name="+")
     created_at = models.DateTimeField(auto_now_add=True)
@@ -67,6 +75,13 @@ class Task(TeamModel):
         return self.title
 
     @property
+    def in_state_since(self) -> datetime | None:
+        """Since when it is in its state; None if that is not known."""
+        if self.entered_state == self.state:
+            return self.entered_at
+        return None
+
+    @property
     def is_over(self) -> bool:
         """Whether the task is archived, done or cancelled; none of its sessions is started again."""
         return bool(self.end)
@@ -77,6 +92,12 @@ class Task(TeamModel):
         if self.archived_at is not None:
             return "archived"
         return _ENDS.get(self.state, "")
+
+
+def entering(state: str) -> dict[str, Any]:
+    """Return the values of the columns of a task that comes into another state now."""
+    now = timezone.now()
+    return {"state": state, "entered_state": state, "entered_at": now, "updated_at": now}
 
 
 INTERRUPTED_WAIT = "interrupted_wait"
@@ -146,6 +167,10 @@ class TaskSession(TeamModel):
     """The next prompt carries the conversation so far, which makes the receipt ``injected``."""
     usage = ObjectField(default=dict, blank=True, editable=False)
     """The agent's last report of tokens and costs (``stream.rules.usage``)."""
+    branch_additions = models.PositiveIntegerField(null=True, blank=True, editable=False)
+    """Lines that its branch had added to its base at ``branch_counted_at``; None: not known."""
+    branch_deletions = models.PositiveIntegerField(null=True, blank=True, editable=False)
+    branch_counted_at = models.DateTimeField(null=True, blank=True, editable=False)
     created_at = models.DateTimeField(auto_now_add=True)
     updated_at = models.DateTimeField(auto_now=True)
 

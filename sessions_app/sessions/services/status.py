@@ -99,7 +99,10 @@ class SessionRunState(NamedTuple):
     derived: DerivedStatus
 
 
-_RUN_COLUMNS: Final = ("state", "reason", "waited", "has_process", "wait_kind", "wait_id", "origin")
+_RUN_COLUMNS: Final = (
+    *("state", "reason", "waited", "has_process", "wait_kind", "wait_id", "origin"),
+    *("started_at", "ended_at"),
+)
 """What lists read of a session's newest run."""
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -11,15 +11,18 @@ import pytest
 from django.contrib.auth.models import Group, User
 from django.core.management import call_command
 from django.db import connection
+from django.db.models import F
 from django.test import Client
 from django.test.utils import CaptureQueriesContext
 
 from executors_app.machine.git.repository_git import resolve_commit
 from executors_app.models import AgentProfile, Executor
+from sessions_app.board.rules.ages import age_text
 from sessions_app.board.services import board
 from sessions_app.board.services.tasks import create_session
 from sessions_app.catalogue.services.repositories import scratch_root
 from sessions_app.models import Repository, Task, TaskSession
+from sessions_app.review.services import note_counts
 from tests.pages.world import World, first_prompt, path_of
 
 
@@ -129,12 +132,71 @@ def test_board_query_count_does_not_grow_with_tasks(ada: Client, world: World) -
     assert queries() == with_one
 
 
-def test_card_names_who_created_the_task_and_when(ada: Client, world: World) -> None:
+def test_card_names_who_created_the_task_and_since_when_it_is_in_its_column(ada: Client, world: World) -> None:
     task = world.task()
     page = ada.get("/").text
-    assert f'ada · <span class="unseen">created </span><time datetime="{task.created_at:%Y-%m-%dT%H:%M}' in page
-    Task.objects.update(created_by=None)
-    assert "ada · <span" not in ada.get("/").text
+    assert 'ada · <span class="unseen">in this column for </span><time datetime="' in page
+    ada.post(f"/tasks/{task.id}/done/")
+    Task.objects.filter(id=task.id).update(entered_at=F("entered_at") - timedelta(hours=3, minutes=5))
+    assert " data-local>3 h</time>" in ada.get("/").text
+    Task.objects.update(created_by=None, state="REVIEW")
+    page = ada.get("/").text
+    created = f'<span class="unseen">created </span><time datetime="{task.created_at:%Y-%m-%dT%H:%M}'
+    assert created in page, "a release without the column has changed the state, so its age is not known"
+    assert "ada · <span" not in page
+
+
+def test_age_follows_each_change_of_the_state(ada: Client, world: World) -> None:
+    session = world.resting_session()
+    seen = []
+    for action in ("", "done", "done", "reopen"):
+        if action:
+            ada.post(f"/tasks/{session.task_id}/{action}/")
+        task = Task.objects.get(id=session.task_id)
+        seen.append((task.state, task.in_state_since))
+    assert [state for state, _ in seen] == ["REVIEW", "DONE", "DONE", "REVIEW"]
+    moments = [moment for _, moment in seen]
+    assert None not in moments
+    assert moments[1] == moments[2], "it was done already"
+    assert len(set(moments)) == 3
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"), [(0, "now"), (-5, "now"), (60, "1 min"), (3599, "59 min"), (7199, "1 h"), (172_800, "2 d")]
+)
+def test_age_in_words(seconds: int, text: str) -> None:
+    now = datetime(2026, 3, 1, 12, tzinfo=UTC)
+    assert age_text(now - timedelta(seconds=seconds), now) == text
+    assert age_text(None, now) == ""
+
+
+def test_card_shows_lines_of_the_branch_as_of_when_they_were_counted(ada: Client, world: World) -> None:
+    session = world.resting_session()
+    ended_at = session.runs.get().ended_at
+    assert ended_at is not None
+    base = {"base": {"commit": "a" * 40}, "additions": 12, "deletions": 3, "truncated": False}
+
+    def shown(minutes: int, **found: Any) -> str:
+        TaskSession.objects.update(branch_counted_at=None)
+        note_counts(session, {**base, **found}, ended_at + timedelta(minutes=minutes))
+        return ada.get("/").text
+
+    assert 'class="counts"' not in ada.get("/").text
+    page = shown(1)
+    assert '<span class="plus">+12</span> <span class="minus">−3</span></a>' in page
+    assert f'href="{path_of(session)}changes/"' in page
+    assert '−3</span> <span class="meta">earlier</span>' in shown(-1)
+    for unknown in (
+        {"base": {"problem": "no_base"}},
+        {"truncated": True},
+        {"additions": -1},
+        {"deletions": "3"},
+        {"deletions": 2**31},
+    ):
+        assert 'class="counts"' not in shown(1, **unknown), unknown
+    assert 'class="counts"' in shown(2)
+    note_counts(session, {**base, "additions": 99}, ended_at + timedelta(minutes=1))
+    assert "+99" not in ada.get("/").text, "an answer that arrives late is older than what is known"
 
 
 def test_card_shows_the_newest_sessions_and_counts_the_others(
