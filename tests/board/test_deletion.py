@@ -10,15 +10,16 @@ from django.utils import timezone
 from executors_app.models import ExecutorRunning
 from sessions_app.board.services import deletion
 from sessions_app.board.services.deletion import delete_task
-from sessions_app.board.services.tasks import create_session, finish_task
+from sessions_app.board.services.tasks import create_session, delete_session, finish_task
 from sessions_app.finish import unfinished
 from sessions_app.finish.models import FinishIntent
 from sessions_app.finish.services import Uncommitted
 from sessions_app.finish.unfinished import TimeLimit, unfinished_work
 from sessions_app.kernel.services.errors import Conflict, NotFound, WorkUnfinished
-from sessions_app.models import Intent, Task, TaskSession
+from sessions_app.models import Intent, Task, TaskSession, session_transaction
 from tests.api.world import World
 from tests.finish.repositories import Mergeable, mergeable
+from tests.raw_events import record_raw_event
 from tests.supervisor.rows import change, make_session, make_user
 
 pytestmark = [pytest.mark.django_db, pytest.mark.any_database]
@@ -127,6 +128,24 @@ def test_one_request_deletes_a_limited_number_of_sessions(world: World, monkeypa
         delete(world)
     delete(world)
     assert not Task.objects.filter(id=world.task.id).exists()
+
+
+def test_long_conversation_is_deleted_in_several_transactions(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(deletion, "MAX_ROWS", 3)
+    at_rest(world.session)
+    with session_transaction(world.session.id) as transaction:
+        for number in range(8):
+            record_raw_event(transaction, "session.of_another_version", number=number)
+    left: list[int] = []
+
+    def delete_rest(session: TaskSession) -> None:
+        left.append(session.events.count())
+        delete_session(session)
+
+    monkeypatch.setattr(deletion, "delete_session", delete_rest)
+    delete(world)
+    assert 0 < left[0] <= 3
+    assert not TaskSession.objects.exists()
 
 
 def test_change_of_a_task_that_was_deleted_meanwhile_finds_nothing(world: World) -> None:

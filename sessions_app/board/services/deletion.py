@@ -11,16 +11,18 @@ from django.db.transaction import atomic
 from django.utils import timezone
 
 from executors_app.models import ExecutorRunning
-from sessions_app.board.services.tasks import delete_session
+from sessions_app.board.services.tasks import delete_session, lock_to_delete
 from sessions_app.finish.models import FinishIntent
 from sessions_app.finish.unfinished import unfinished_work
 from sessions_app.kernel.rules.wording import count_text, plural
 from sessions_app.kernel.services.errors import Conflict, WorkUnfinished
-from sessions_app.models import Intent, Task
+from sessions_app.models import Intent, Task, TaskSession
 from sessions_app.sessions.services.queries import SECRET_FIELDS
 
 MAX_SESSIONS: Final = 50
 """Sessions that one request deletes; of a task with more, the next request deletes more."""
+MAX_ROWS: Final = 10_000
+"""Messages, or events, that one transaction deletes."""
 log = logging.getLogger(__name__)
 
 
@@ -69,8 +71,22 @@ def _delete_sessions(task: Task) -> int:
     rows = task.sessions.order_by(F("shares_worktree_of").asc(nulls_last=True), "id")
     sessions = list(rows.select_related("task__repository").defer(*SECRET_FIELDS)[:MAX_SESSIONS])
     for session in sessions:
+        _shorten(session)
         delete_session(session)
     return len(sessions)
+
+
+def _shorten(session: TaskSession) -> None:
+    """Delete most of a long conversation and its log in small transactions, so that none holds the database for long.
+
+    What remains of the session, and all of a shorter one, is deleted in one.
+    """
+    for rows in (session.messages, session.events):
+        while (end := rows.order_by("seq").values_list("seq", flat=True)[MAX_ROWS : MAX_ROWS + 1].first()) is not None:
+            with atomic():
+                if not lock_to_delete(session):
+                    return
+                rows.filter(seq__lt=end).delete()
 
 
 def _require_deletable(task: Task) -> None:

@@ -398,23 +398,33 @@ def _stop_sessions(task: Task, user: User) -> None:
                 transaction.move_work("finish")
 
 
-def delete_session(session: TaskSession) -> None:
-    """Delete a session and its portable record; one that is gone already is no error.
+def lock_to_delete(session: TaskSession) -> bool:
+    """Lock a session in the caller's transaction; return False if it is gone.
 
     Raises Conflict if it may have a live execution, if a merge or push of it is carried out, and if others use its
     worktree.
     """
+    # Locked first, like for every change to a session.
+    if not TaskSession.objects.select_for_update().filter(id=session.id).exists():
+        return False
+    live = session.executions.select_for_update().exclude(status=ExecutorRunning.Status.STOPPED)
+    if live.exists() or session.intents.filter(done_at=None).exists():
+        raise Conflict("The session has a live execution. Stop it first.")
+    if session.finish_intents.pending().exists():
+        raise Conflict("A merge or push of this session is being carried out. Wait for its end, then try again.")
+    if session.sharing.exists():
+        raise Conflict("Other sessions use the worktree of this one. Delete them first.")
+    return True
+
+
+def delete_session(session: TaskSession) -> None:
+    """Delete a session and its portable record; one that is gone already is no error.
+
+    Raises what ``lock_to_delete`` raises.
+    """
     with atomic():
-        # Locked first, like for every change to a session.
-        if not TaskSession.objects.select_for_update().filter(id=session.id).exists():
+        if not lock_to_delete(session):
             return
-        live = session.executions.select_for_update().exclude(status=ExecutorRunning.Status.STOPPED)
-        if live.exists() or session.intents.filter(done_at=None).exists():
-            raise Conflict("The session has a live execution. Stop it first.")
-        if session.finish_intents.pending().exists():
-            raise Conflict("A merge or push of this session is being carried out. Wait for its end, then try again.")
-        if session.sharing.exists():
-            raise Conflict("Other sessions use the worktree of this one. Delete them first.")
         forgotten = session.id
         metric_counters.keep_session_counts(forgotten)
         files.note_leftover(session)
