@@ -30,11 +30,15 @@ let shown = 0; // number of the request that is shown; an older answer does not 
 whenShown("changes", () => shown || showChanges());
 whenPartChosen(() => (isShown("changes") ? showChanges() : (shown = 0)));
 onWorkspace((what) => {
-  // Do not replace a diff that the user is reading, or a message that the user is writing.
-  const isBusy = what === "content" && (place.querySelector(":scope > .diff") || [...panel.querySelectorAll("textarea")].some((field) => field.value) || hasFocusInReview());
-  if (isBusy) sayChanged();
-  else isShown("changes") ? showChanges() : (shown = 0);
+  const isBusy = () => what === "content" && isReadingOrWriting();
+  if (isBusy()) sayChanged();
+  else isShown("changes") ? loadChanges([], isBusy) : (shown = 0);
 });
+
+// Do not replace a diff that the user is reading, or a message that the user is writing.
+function isReadingOrWriting() {
+  return Boolean(place.querySelector(":scope > .diff")) || [...panel.querySelectorAll("textarea")].some((field) => field.value) || hasFocusInReview();
+}
 
 function sayChanged() {
   if (place.querySelector(".since")) return;
@@ -44,13 +48,19 @@ function sayChanged() {
   place.prepend(said);
 }
 
-async function showChanges(...notes) {
+function showChanges(...notes) {
+  return loadChanges(notes);
+}
+
+// isBusy(): whether the user has begun to read or write something that is not to be replaced any more.
+async function loadChanges(notes, isBusy = () => false) {
   const number = ++shown;
   showComments();
   try {
     const [status, log, branch, selectable] = await Promise.all([
       look(`${panel.dataset.git}status/`), look(`${panel.dataset.git}log/?limit=${PIECE}`), wholeBranch(), readSelectable(),
     ]);
+    if (number === shown && isBusy()) return sayChanged();
     if (number === shown) fill(place, [head(status, isCommittable(status)), ...notes.filter((part) => part instanceof Node), ...pieces(status, branch(), selectable), ...history(log)]);
   } catch (error) {
     if (number === shown) fill(place, [alarm(reasonOf(error)), row(button("Refresh", showChanges, "small"))]);

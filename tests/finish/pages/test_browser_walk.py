@@ -29,6 +29,15 @@ WORDS = (
 """None of them is an instruction of the demo agent."""
 
 
+_LISTS_WHAT_IS_THERE = """async () => {
+    const { dataset } = document.getElementById("panel-changes");
+    const { files } = await (await fetch(`${dataset.review}commit/`)).json();
+    const listed = [...document.querySelectorAll("input.select-file")].map((box) => box.dataset.version);
+    return files.length > 0 && files.every(({ version }) => listed.includes(version));
+}"""
+"""Only what was listed is committed, and the list may be older than the lines, which are loaded later."""
+
+
 @dataclass
 class RandomChange:
     """A repository, and what an agent is told to write in it."""
@@ -168,6 +177,7 @@ def _walk(walker: Walker, made: RandomChange, picture: Callable[[Page, str], Non
         return made.right in article.inner_text()
 
     eventually(shows_the_correction)
+    eventually(lambda: page.evaluate(_LISTS_WHAT_IS_THERE))
     walker.click(article.get_by_label(f"Viewed {made.added}"))
     walker.fill(page.get_by_label("Commit selected files"), "Say it right")
     walker.click(page.get_by_role("button", name="Commit", exact=True))
