@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import secrets
+import signal
 import sys
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from executors_app.machine.crash_points import POINT_NAMES, processes_of
 from tests import postgresql
@@ -101,6 +104,29 @@ def kill_at_resets(home: Path, seed: int, sessions: int) -> list[str]:
         bar.show(sessions)
 
 
+def kill_pushes(home: Path) -> list[str]:
+    """Kill pushes over http and ssh at each of their points, and repeat them; return the violations."""
+    home.mkdir()
+    deployment, bar = Deployment(home), ProgressBar("pushes", 1)
+    bar.show(0)
+    deployment.prepare()
+    script = "import json; from tests.drills.row_kills import run_all; print(json.dumps(run_all('push')))"
+    done = deployment.manage("shell", "-v", "0", "-c", script, timeout=600)
+    bar.show(1)
+    if done.returncode:
+        return [f"pushes: {done.stderr[-500:]}"]
+    seen = json.loads(done.stdout.strip().splitlines()[-1])
+    if not seen:
+        return ["pushes: none was made"]
+    return [f"push: {name}: {found}" for name, found in seen.items() if not _is_pushed_once(found)]
+
+
+def _is_pushed_once(found: dict[str, Any]) -> bool:
+    """Whether the process died, and the server has the commit and has started CI once, however often it is repeated."""
+    is_pushed = found["repeated"][-2:] == [True, ["run"]]
+    return is_pushed and found["status"] == -signal.SIGKILL and bool(found["again"] == found["repeated"])
+
+
 def main() -> int:
     """Run the command; return 1 if an invariant was violated or a crash point was not reached."""
     parser = argparse.ArgumentParser(prog="python -m tests.chaos", description=__doc__)
@@ -145,6 +171,8 @@ def main() -> int:
                 outcome.add(RandomWalk(deployment, seed, bar.show).run(options.kills))
         finally:
             deployment.close()
+        if groups:
+            outcome.violations += kill_pushes(Path(home) / "pushes")
         outcome.violations += kill_at_resets(Path(home) / "resets", seed, options.resets)
         outcome.violations += kill_workflow_runs(Path(home) / "workflows", seed, options.workflow_kills)
     return _print_report(groups, outcome, unreached, options.kills, seed)

@@ -44,14 +44,19 @@ from tests.repositories.remote_servers import (
     TOKEN,
     USERNAME,
     GitHttpServer,
+    GitSshServer,
     add_hook,
     hosted_refs,
     make_hosted,
 )
+from tests.services import SERVICES
 from tests.supervisor.journals import Journal, ingest
 from tests.supervisor.rows import MINE, make_task, make_user, names, running_session
 from tests.turns.test_agent_turns import after_a_turn, age, working_alone
 
+SERVERS: Final = list[GitSshServer]()
+"""Those that were started."""
+TOKEN_LOGIN: Final = {"username": USERNAME, "token": TOKEN}
 NOON: Final = datetime(2031, 3, 1, 12, tzinfo=UTC)
 HOURLY: Final = (
     "{version: 3, metadata: {name: x}, edges: [],"
@@ -285,6 +290,23 @@ def merge() -> Step:
 
 def push() -> Step:
     """Carry a push out, to a real server that starts CI with every push."""
+    return _push(lambda hosted: {"address": GitHttpServer(hosted.parent).address(hosted.name).text, **TOKEN_LOGIN})
+
+
+def push_over_ssh() -> Step:
+    """Do the same over ssh."""
+    return _push(_served_by_ssh)
+
+
+def _served_by_ssh(hosted: Path) -> dict[str, str]:
+    server = GitSshServer(hosted.parent / "sshd")
+    SERVERS.append(server)
+    keys = "\n".join(str(key) for key in server.host_keys())
+    login = {"private_key": server.key.read_text(), "public_key": "its public key", "host_keys": keys}
+    return {"address": server.address(hosted).text, **login}
+
+
+def _push(serve: Callable[[Path], dict[str, str]]) -> Step:
     place = Path(tempfile.mkdtemp())
     made = mergeable(place / "team", right=False)
     give_right(made.session, "push_branches")
@@ -292,12 +314,7 @@ def push() -> Step:
     add_hook(hosted, "post-receive", "echo run >> ci.log")
     repository = made.session.task.repository
     assert repository is not None
-    RepositoryRemote.objects.create(
-        repository=repository,
-        address=GitHttpServer(place).address(hosted.name).text,
-        username=USERNAME,
-        token=TOKEN,
-    )
+    RepositoryRemote.objects.create(repository=repository, **serve(hosted))
     commit = made.at(made.branch)
     intent = request_push(made.session, make_user(), commit=commit)
     return Step(partial(carry_out, intent.id), partial(show_push, made, hosted, commit))
@@ -316,6 +333,7 @@ QUEUE: Final = ("queue.change_written", "queue.change_committed")
 WAIT: Final = ("wait.change_written", "wait.change_committed")
 OWN_TURN_END: Final = ("own_turn.ended", "own_turn.end_committed")
 HOLD: Final = ("budget.hold_written", "budget.hold_committed")
+FINISH: Final = ("finish.prepared", "finish.planned", "finish.applied", "finish.end_written", "finish.end_committed")
 POINTS: Final[dict[Callable[[], Step], tuple[str, ...]]] = {
     **dict.fromkeys((queue, resend, continue_work), PROMPT),
     stop: ORDER,
@@ -327,8 +345,7 @@ POINTS: Final[dict[Callable[[], Step], tuple[str, ...]]] = {
     end_turn: ("usage.turn_counted",),
     **dict.fromkeys((begin_hold, end_hold), HOLD),
     request_merge: ("finish_request.written", "finish_request.committed"),
-    push: ("finish.prepared", "finish.planned", "finish.applied", "finish.end_written", "finish.end_committed"),
-    merge: ("finish.prepared", "finish.planned", "finish.applied", "finish.end_written", "finish.end_committed"),
+    **dict.fromkeys((push, push_over_ssh, merge), FINISH),
     start_scheduled_run: ("schedule.run_written", "schedule.slot_moved", "schedule.run_committed"),
 }
 """The crash points of each step, in their order."""
@@ -354,13 +371,19 @@ def repeat(step: Step) -> Any:
     return step.show()
 
 
-def run_all() -> dict[str, dict[str, Any]]:
-    """Kill at every point of every step; return what the database showed."""
+def run_all(prefix: str = "") -> dict[str, dict[str, Any]]:
+    """Kill at every point of every step whose name begins so; return what the database showed."""
     seen = {}
-    for name, (prepare, point) in CASES.items():
-        step = prepare()
-        before = step.show()
-        status = kill(step, point)
-        killed = step.show()
-        seen[name] = asdict(Seen(status, before, killed, repeat(step), repeat(step)))
+    try:
+        for name, (prepare, point) in CASES.items():
+            if not name.startswith(prefix) or (prepare is push_over_ssh and SERVICES["git over ssh"]()):
+                continue
+            step = prepare()
+            before = step.show()
+            status = kill(step, point)
+            killed = step.show()
+            seen[name] = asdict(Seen(status, before, killed, repeat(step), repeat(step)))
+    finally:
+        for server in SERVERS:
+            server.close()
     return seen
