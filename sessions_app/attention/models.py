@@ -89,6 +89,11 @@ class AttentionItem(TeamModel):
         return f"/tasks/{self.task_id}/sessions/{self.session_id}/"
 
     @property
+    def notice_id(self) -> str:
+        """What a browser tells its notifications by: another one once the item was raised again."""
+        return f"{self.id} {self.created_at.isoformat()}"
+
+    @property
     def answer_path(self) -> str:
         """The path of the page where a person can answer what it is about; empty unless an agent asks something."""
         kind, _, request_id = self.key.partition(":")

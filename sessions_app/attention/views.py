@@ -17,6 +17,7 @@ from django.views.decorators.http import require_GET, require_POST, require_safe
 
 from sessions_app.accounts.authorization import writable_teams
 from sessions_app.accounts.requests import UserHttpRequest
+from sessions_app.accounts.sign_ins import sign_in_mark
 from sessions_app.attention.rules.notices import ATTENTION_KIND_LABELS, LOOK_KINDS
 from sessions_app.attention.services import inbox
 from sessions_app.attention.services.wording import word_items
@@ -143,17 +144,21 @@ def inbox_updates(request: UserHttpRequest) -> JsonResponse:
 @never_cache
 @require_GET
 def inbox_count(request: UserHttpRequest) -> JsonResponse:
-    """Return the number of new items, for the header of every page, and what a browser shows as notifications."""
+    """Return the number of new items, for the header of every page, and what a browser shows as notifications.
+
+    ``sign_in`` differs after each sign-in: the browser tells then that it is still to be notified.
+    """
     notices = [
         {
-            "id": f"{item.id} {item.created_at.isoformat()}",
+            "id": item.notice_id,
             "what": item.what,
             "title": item.title,
             "url": item.answer_path or item.path,
         }
         for item in inbox.browser_notices(request.user)
     ]
-    return JsonResponse({"count": inbox.count_unseen(request.user), "notices": notices})
+    sign_in = sign_in_mark(request.session.session_key or "")
+    return JsonResponse({"count": inbox.count_unseen(request.user), "notices": notices, "sign_in": sign_in})
 
 
 @require_POST

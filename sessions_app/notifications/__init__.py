@@ -1,1 +1,1 @@
-"""People who asked for it are told by mail or webhook what needs them; a delivery is retried and counted."""
+"""People who asked for it are told by mail, webhook or push what needs them; a delivery is retried and counted."""

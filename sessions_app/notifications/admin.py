@@ -1,4 +1,4 @@
-"""Admin of notification settings, webhooks and deliveries: read-only, except that webhooks can be disabled."""
+"""Admin of notification settings, webhooks, devices and deliveries: read-only, except that webhooks can be disabled."""
 
 from __future__ import annotations
 
@@ -9,7 +9,14 @@ from django.http import HttpRequest
 
 from executors_app.staff_admin import ReadOnlyModelAdmin
 from sessions_app.kernel.rules.wording import plural
-from sessions_app.notifications.models import DeliveredItem, Delivery, NotificationSettings, Webhook
+from sessions_app.notifications.models import (
+    DeliveredItem,
+    Delivery,
+    NotificationSettings,
+    PushDevice,
+    PushKey,
+    Webhook,
+)
 
 
 @admin.register(NotificationSettings)
@@ -42,13 +49,45 @@ class WebhookAdmin(ReadOnlyModelAdmin):
         self.message_user(request, plural(count, "1 webhook disabled.", "{} webhooks disabled."))
 
 
+@admin.register(PushDevice)
+class PushDeviceAdmin(ReadOnlyModelAdmin):
+    """Browsers that notifications are pushed to, without their addresses and keys."""
+
+    list_display = ("created_at", "user", "name", "service")
+    list_filter = ("service",)
+    list_select_related = ("user",)
+    search_fields = ("=id", "user__username", "name", "service")
+    date_hierarchy = "created_at"
+    hidden = ("endpoint", "endpoint_digest", "key", "auth", "sign_in", "signed_with")
+
+
+@admin.register(PushKey)
+class PushKeyAdmin(ReadOnlyModelAdmin):
+    """Keys with which push services know this deployment; only their public parts."""
+
+    list_display = ("created_at", "public_key")
+    search_fields = ("public_key",)
+    date_hierarchy = "created_at"
+    hidden = ("private_key",)
+
+
 @admin.register(Delivery)
 class DeliveryAdmin(ReadOnlyModelAdmin):
-    """E-mails and webhook calls, and their delivery state."""
+    """E-mails, webhook calls and push messages, and their delivery state."""
 
-    list_display = ("created_at", "channel", "user", "webhook", "state", "attempts", "next_attempt_at", "last_error")
+    list_display = (
+        "created_at",
+        "channel",
+        "user",
+        "webhook",
+        "device",
+        "state",
+        "attempts",
+        "next_attempt_at",
+        "last_error",
+    )
     list_filter = ("channel", "state", "is_test")
-    list_select_related = ("user", "webhook")
+    list_select_related = ("user", "webhook", "device")
     search_fields = ("=id", "user__username", "webhook__url", "last_error")
     date_hierarchy = "created_at"
     ordering = ("-created_at",)

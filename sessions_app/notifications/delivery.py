@@ -1,4 +1,4 @@
-"""Plan deliveries of what is new, render their e-mails and webhook payloads, and send them until they arrive."""
+"""Plan deliveries of what is new, render e-mails and payloads, and send them until they arrive."""
 
 from __future__ import annotations
 
@@ -29,8 +29,10 @@ from sessions_app.attention.services.wording import word_items
 from sessions_app.kernel.rules.states import ENDED_STATES, DesiredState
 from sessions_app.models import AttentionItem, TaskSession
 from sessions_app.notifications import webhooks
-from sessions_app.notifications.models import DeliveredItem, Delivery, NotificationSettings, Webhook
+from sessions_app.notifications.models import DeliveredItem, Delivery, NotificationSettings, PushDevice, Webhook
+from sessions_app.notifications.push_devices import gets_messages, push_request
 from sessions_app.notifications.round_lock import round_lock
+from sessions_app.notifications.web_push import DeviceGone, PushRequest, send_push
 from sessions_app.redaction.visible_text import make_visible
 from sessions_app.waits.reader import waits_of_items, waits_without_item
 from sessions_app.waits.rules.open_waits import OpenWaitRecord
@@ -140,6 +142,31 @@ def _wait_data(wait: OpenWaitRecord | None) -> dict[str, Any] | None:
     }
 
 
+def push_payload(items: Sequence[AttentionItem]) -> dict[str, Any]:
+    """Return what a browser shows of these items: of one its sentence, task and link, of several only their number."""
+    word_items(items)
+    if len(items) > 1:
+        return {"title": f"{len(items)} items need your attention", "body": "", "url": "/attention/", "tag": "items"}
+    (item,) = items
+    return {
+        "title": make_visible(_one_line(item.what))[:MAX_PUSH_CHARS],
+        "body": make_visible(_one_line(item.title))[:MAX_PUSH_CHARS],
+        "url": item.answer_path or item.path,
+        "kind": item.kind,
+        "tag": item.notice_id,
+    }
+
+
+def render_test_push() -> dict[str, Any]:
+    """Return what a browser shows as a test."""
+    return {
+        "title": "Kandev can reach this device",
+        "body": "You will be notified here when an agent needs you.",
+        "url": "/settings/notifications/",
+        "tag": "test",
+    }
+
+
 def absolute_url(path: str) -> str:
     """Return the absolute URL of a path; empty if the site's URL is not configured."""
     base = settings.KANDEV_SITE_URL or next(iter(settings.CSRF_TRUSTED_ORIGINS), "")
@@ -164,6 +191,10 @@ CLAIM_TIMEOUT: Final = timedelta(minutes=5)
 """After this time an attempt whose result is unknown is repeated: its worker may have died."""
 MAX_CONCURRENT_DELIVERIES: Final = 100
 """Maximum number of items in one e-mail, and of deliveries in one round."""
+MAX_PUSHES: Final = 3
+"""Maximum number of messages that a round plans for a device; more items become one message with their number."""
+MAX_PUSH_CHARS: Final = 200
+"""Characters of title and text of a push message."""
 MAX_OTHER_WAITS: Final = 10
 """Maximum number of waits that an e-mail names although they need nobody."""
 MAX_ROUND_SECONDS: Final = 30.0
@@ -205,10 +236,12 @@ def plan_deliveries() -> int:
         for hook in hooks.select_related("user", "team", "created_by")
         if _may_still_notify_team(hook)
     ]
+    devices = PushDevice.objects.filter(user__is_active=True).select_related("user")
+    made += [_plan_or_log(partial(_plan_push, device), device) for device in devices if gets_messages(device)]
     return sum(made)
 
 
-def _plan_or_log(plan: Callable[[], int], receiver: NotificationSettings | Webhook) -> int:
+def _plan_or_log(plan: Callable[[], int], receiver: NotificationSettings | Webhook | PushDevice) -> int:
     """Plan what is due for one receiver. If that fails, the others still get theirs."""
     try:
         return plan()
@@ -286,6 +319,22 @@ def _plan_webhook(hook: Webhook) -> int:
         with transaction.atomic():
             delivery.save(force_insert=True)
             made += _add_delivered_items(delivery, [item], target)
+    return made
+
+
+def _plan_push(device: PushDevice) -> int:
+    target = f"push:{device.id}"
+    new = _undelivered_items(unseen_items_for(device.user), target, device.kinds)
+    items = list(new.filter(created_at__gte=device.created_at)[:MAX_CONCURRENT_DELIVERIES])
+    messages = [[item] for item in items]
+    if len(items) > MAX_PUSHES:
+        messages = [items]
+    made = 0
+    for about in messages:
+        payload = push_payload(about)
+        with transaction.atomic():
+            delivery = Delivery.objects.create(channel="push", user=device.user, device=device, payload=payload)
+            made += _add_delivered_items(delivery, about, target)
     return made
 
 
@@ -424,7 +473,7 @@ def _claim_delivery(delivery_id: Any) -> Delivery | None:
     if not due.update(attempts=F("attempts") + 1, next_attempt_at=now + CLAIM_TIMEOUT):
         return None
     row: Delivery = Delivery.objects.select_related(
-        "user", "webhook__user", "webhook__team", "webhook__created_by"
+        "user", "device__user", "device__signed_with", "webhook__user", "webhook__team", "webhook__created_by"
     ).get(id=delivery_id)
     if not _is_wanted(row):
         _finish_delivery(row, Delivery.State.DROPPED)
@@ -435,6 +484,9 @@ def _claim_delivery(delivery_id: Any) -> Delivery | None:
 def _record_result(row: Delivery, error: BaseException | None) -> None:
     if error is None:
         _finish_delivery(row, Delivery.State.SENT)
+    elif isinstance(error, DeviceGone):
+        PushDevice.objects.filter(deliveries=row).delete()
+        _record_failure(row, f"{error} The device was removed.", permanent=True)
     elif isinstance(error, webhooks.WebhookFailed):
         _record_failure(row, str(error), permanent=error.permanent)
     else:  # each mail backend has errors of its own
@@ -447,7 +499,11 @@ def _is_wanted(row: Delivery) -> bool:
     user = row.user
     if user is None and row.webhook is not None:
         user = row.webhook.user
-    if user is not None and not (user.is_active and (row.webhook or user.email)):
+    if user is not None and not user.is_active:
+        return False
+    if row.channel == "email" and not (user and user.email):
+        return False
+    if row.channel == "push" and not (row.device and gets_messages(row.device)):
         return False
     if row.is_test:
         return True
@@ -483,6 +539,9 @@ def _build_call(row: Delivery) -> Callable[[], None]:
             content = _add_other_waits(_visible_items_only(row), row.user)
         message = EmailMessage(content["subject"], content["text"], None, [row.user.email])
         return lambda: _send_email(message)
+    if row.channel == "push":
+        push = push_request(row, absolute_url("/"))
+        return lambda: _push(push)
     assert row.webhook is not None  # noqa: S101
     body = json.dumps(row.payload, ensure_ascii=False, separators=(",", ":")).encode()
     hook = row.webhook
@@ -496,6 +555,10 @@ def _send_email(message: EmailMessage) -> None:
 
 def _call_webhook(request: webhooks.WebhookRequest) -> None:
     webhooks.send_webhook(request)
+
+
+def _push(request: PushRequest) -> None:
+    send_push(request)
 
 
 def _visible_items_only(row: Delivery) -> dict[str, str]:

@@ -1,15 +1,20 @@
-"""The forms for e-mail settings and webhooks."""
+"""The forms for e-mail settings, devices and webhooks."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 from django import forms
 from django.contrib.auth.models import Group, User
 
 from sessions_app.accounts.authorization import managed_teams
-from sessions_app.attention.rules.notices import ATTENTION_KIND_LABELS
-from sessions_app.notifications.models import DIGEST_CHOICES, NOTIFIED_KINDS, NotificationSettings
+from sessions_app.attention.rules.notices import ATTENTION_KIND_LABELS, LOOK_KINDS
+from sessions_app.notifications.models import DIGEST_CHOICES, NOTIFIED_KINDS, NotificationSettings, PushDevice
+from sessions_app.notifications.push_devices import Subscription
+from sessions_app.notifications.web_push import MAX_ENDPOINT_LENGTH
+
+ACTION_KINDS: Final = [kind for kind in NOTIFIED_KINDS if kind not in LOOK_KINDS]
+"""Kinds that need an action: the first choice for a device."""
 
 
 def _kind_choices() -> forms.MultipleChoiceField:
@@ -50,6 +55,40 @@ class BrowserForm(forms.Form):
     def of(cls, chosen: NotificationSettings) -> BrowserForm:
         """Return the form with the user's settings."""
         return cls(initial={"browser_kinds": chosen.browser_kinds.split()}, auto_id="browser-%s")
+
+
+class DeviceForm(forms.Form):
+    """The form for the kinds that are pushed to a device."""
+
+    kinds = _kind_choices()
+
+    @classmethod
+    def of(cls, device: PushDevice) -> DeviceForm:
+        """Return the form with the present kinds of a device."""
+        return cls(initial={"kinds": device.kinds}, auto_id=f"device-{device.id}-%s")
+
+
+class NewDeviceForm(DeviceForm):
+    """The form with which a browser subscribes: a script fills in what the browser says of itself."""
+
+    endpoint = forms.CharField(max_length=MAX_ENDPOINT_LENGTH, widget=forms.HiddenInput)
+    key = forms.CharField(max_length=100, widget=forms.HiddenInput)
+    auth = forms.CharField(max_length=100, widget=forms.HiddenInput)
+    signed_with = forms.CharField(max_length=100, widget=forms.HiddenInput)
+
+    def __init__(self, data: Any = None):
+        super().__init__(data, auto_id="device-%s", initial={"kinds": ACTION_KINDS})
+
+    def clean(self) -> dict[str, Any]:
+        """Say what is missing if a browser has not said all of itself."""
+        if any(self.has_error(field.name) for field in self.hidden_fields()):
+            self.add_error(None, "This browser has not subscribed to its push service.")
+        return self.cleaned_data
+
+    def subscription(self) -> Subscription:
+        """Return what the browser says of itself."""
+        values = self.cleaned_data
+        return Subscription(values["endpoint"], values["key"], values["auth"], values["signed_with"])
 
 
 class WebhookForm(forms.Form):

@@ -1,4 +1,4 @@
-"""Models of notifications: settings, webhooks, deliveries."""
+"""Models of notifications: settings, webhooks, devices, deliveries."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from sessions_app.attention.models import AttentionItem
 from sessions_app.attention.rules.notices import AttentionKind
 
 NOTIFIED_KINDS: Final = tuple(kind.value for kind in AttentionKind)
+CHANNELS: Final = ("email", "webhook", "push")
 DIGEST_CHOICES: Final = ((5, "every 5 minutes"), (15, "every 15 minutes"), (60, "once an hour"), (1440, "once a day"))
 """Choices for the minimum number of minutes between two e-mails to one user."""
 
@@ -87,8 +88,59 @@ class Webhook(models.Model):
         return f"webhook {str(self.id)[:8]}"
 
 
+class PushKey(models.Model):
+    """A key with which this deployment signs what it hands to push services; each device keeps to one of them.
+
+    There is one, and another one after the loss of the SECRET_KEY with which it is encrypted.
+    """
+
+    public_key = models.CharField(primary_key=True, max_length=100, editable=False)
+    """An uncompressed point of P-256 in base64url, with which browsers subscribe."""
+    private_key = EncryptedTextField(editable=False)
+    """As PEM."""
+    created_at = models.DateTimeField(auto_now_add=True)
+
+    class Meta:
+        db_table = "push_keys"
+        ordering = ("-created_at", "public_key")
+
+    def __str__(self) -> str:
+        return f"push key {self.public_key[:8]}"
+
+
+class PushDevice(models.Model):
+    """A browser that a user's notifications are pushed to while the user is signed in there."""
+
+    id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)
+    user = models.ForeignKey(settings.AUTH_USER_MODEL, models.CASCADE, related_name="push_devices")
+    name = models.CharField(max_length=80)
+    kinds = ListField(default=list, blank=True)
+    service = models.CharField(max_length=255)
+    """The host of the push service."""
+    endpoint = EncryptedTextField(editable=False)
+    """The address of the subscription, which the browser got from its push service."""
+    endpoint_digest = models.CharField(max_length=64, editable=False)
+    signed_with = models.ForeignKey(PushKey, models.PROTECT, related_name="devices", editable=False)
+    key = models.CharField(max_length=100, editable=False)
+    auth = EncryptedTextField(editable=False)
+    """With ``key``, what only this browser decrypts is encrypted with; both as the browser wrote them."""
+    sign_in = EncryptedTextField(editable=False)
+    """The key of the session in which the user is signed in there."""
+    created_at = models.DateTimeField(default=timezone.now)
+
+    class Meta:
+        db_table = "push_devices"
+        ordering = ("created_at", "id")
+        constraints = (
+            models.UniqueConstraint(fields=("user", "endpoint_digest"), name="one_push_device_per_user_and_endpoint"),
+        )
+
+    def __str__(self) -> str:
+        return f"{self.name} {str(self.id)[:8]}"
+
+
 class Delivery(models.Model):
-    """One e-mail or webhook request, which is retried until it succeeds or has failed too often."""
+    """One e-mail, webhook request or push message, which is retried until it succeeds or has failed too often."""
 
     class State(models.TextChoices):
         """The state of a delivery."""
@@ -101,12 +153,14 @@ class Delivery(models.Model):
 
     id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)
     """Sent with each attempt, so that the receiver can recognize a repetition."""
-    channel = models.CharField(max_length=8, choices=[("email", "email"), ("webhook", "webhook")])
+    channel = models.CharField(max_length=8, choices=[(name, name) for name in CHANNELS])
     user = models.ForeignKey(settings.AUTH_USER_MODEL, models.CASCADE, null=True, blank=True, related_name="+")
     webhook = models.ForeignKey(Webhook, models.CASCADE, null=True, blank=True, related_name="deliveries")
+    device = models.ForeignKey(PushDevice, models.SET_NULL, null=True, blank=True, related_name="deliveries")
+    """Where it is pushed to; null for other channels, and once the device was removed."""
     items = models.ManyToManyField(AttentionItem, through="DeliveredItem", related_name="deliveries")
     payload = ObjectField(default=dict)
-    """The body of a webhook request, or subject and text of an e-mail."""
+    """The body of a webhook request, subject and text of an e-mail, or what a push message says."""
     is_test = models.BooleanField(default=False)
     state = models.CharField(max_length=8, choices=State.choices, default=State.PENDING)
     attempts = models.PositiveIntegerField(default=0)
@@ -131,7 +185,7 @@ class DeliveredItem(models.Model):
     delivery = models.ForeignKey(Delivery, models.CASCADE, related_name="+")
     item = models.ForeignKey(AttentionItem, models.CASCADE, related_name="told")
     target = models.CharField(max_length=64)
-    """``user:<id>`` or ``webhook:<id>``."""
+    """``user:<id>``, ``webhook:<id>`` or ``push:<id>``."""
 
     class Meta:
         db_table = "notification_items"

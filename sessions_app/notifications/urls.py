@@ -10,6 +10,14 @@ urlpatterns = [
     path("settings/notifications/", views.edit_notification_settings, name="settings-notifications"),
     path("settings/notifications/browser/", views.change_browser_notifications, name="settings-browser"),
     path("settings/notifications/test/", views.send_test_email_now, name="settings-test-email"),
+    path("settings/notifications/devices/", views.add_device_from_form, name="settings-devices"),
+    path("settings/notifications/devices/key/", views.give_push_key, name="settings-push-key"),
+    path("settings/notifications/devices/renew/", views.renew_device_from_script, name="settings-device-renew"),
+    path(
+        "settings/notifications/devices/<uuid:device_id>/<str:what>/",
+        views.change_or_test_device,
+        name="settings-device",
+    ),
     path("settings/notifications/webhooks/", views.create_webhook_from_form, name="settings-webhooks"),
     path(
         "settings/notifications/webhooks/<uuid:webhook_id>/<str:what>/",

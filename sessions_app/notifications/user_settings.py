@@ -16,8 +16,15 @@ from sessions_app.accounts.authorization import managed_teams, may_manage
 from sessions_app.accounts.rate_limits import AttemptLimit
 from sessions_app.kernel.services.errors import Conflict, Invalid, NotFound, ReadOnly
 from sessions_app.notifications import webhooks
-from sessions_app.notifications.delivery import render_test_email
-from sessions_app.notifications.models import NOTIFIED_KINDS, Delivery, NotificationSettings, Webhook, new_secret
+from sessions_app.notifications.delivery import render_test_email, render_test_push
+from sessions_app.notifications.models import (
+    NOTIFIED_KINDS,
+    Delivery,
+    NotificationSettings,
+    PushDevice,
+    Webhook,
+    new_secret,
+)
 from sessions_app.notifications.webhook_address import InvalidWebhookAddress
 
 MAX_WEBHOOKS: Final = 10
@@ -138,6 +145,14 @@ def send_test_call(user: User, hook: Webhook) -> Delivery:
     return _enqueue_delivery(delivery)
 
 
+def send_test_push(user: User, device: PushDevice) -> Delivery:
+    """Have the worker push a test to one of the user's devices, once. Raise Throttled."""
+    _count_test(user, None)
+    return _enqueue_delivery(
+        Delivery(channel="push", user_id=user.pk, device=device, is_test=True, payload=render_test_push())
+    )
+
+
 def _count_test(user: User, team_id: int | None) -> None:
     """Count a test of the user for the team with this id, or for all teams of the user. Raise Throttled."""
     _test_limit.require(str(user.pk))
@@ -158,4 +173,4 @@ def _enqueue_delivery(delivery: Delivery) -> Delivery:
 def list_deliveries(user: User) -> QuerySet[Delivery]:
     """Return the deliveries to the user and to webhooks that the user can see, newest first."""
     rows = Delivery.objects.filter(Q(user_id=user.pk) | Q(webhook__in=list_webhooks(user)))
-    return rows.select_related("webhook__team").order_by("-created_at", "id")
+    return rows.select_related("webhook__team", "device").order_by("-created_at", "id")

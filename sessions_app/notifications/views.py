@@ -1,14 +1,15 @@
-"""The settings page for e-mail and webhooks."""
+"""The settings page for e-mail, browsers, devices and webhooks."""
 
 from __future__ import annotations
 
 import uuid
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, Final
 
 from django.conf import settings
 from django.contrib import messages
-from django.http import Http404, HttpResponse
+from django.http import Http404, HttpResponse, JsonResponse
 from django.shortcuts import redirect
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_POST
@@ -16,8 +17,9 @@ from django.views.decorators.http import require_POST
 from sessions_app.accounts.requests import UserHttpRequest
 from sessions_app.accounts.views.settings import render_settings
 from sessions_app.kernel.services.errors import NotFound, SessionsError
-from sessions_app.notifications import user_settings
-from sessions_app.notifications.forms import BrowserForm, EmailForm, WebhookForm
+from sessions_app.notifications import push_devices, user_settings
+from sessions_app.notifications.forms import BrowserForm, DeviceForm, EmailForm, NewDeviceForm, WebhookForm
+from sessions_app.notifications.models import PushDevice
 from sessions_app.pages.labels import DELIVERY_STATE_LABELS
 from sessions_app.pages.shortcuts import form_status
 
@@ -50,6 +52,8 @@ def _render_notifications(request: UserHttpRequest, status: int = 200, **more: A
     context = {
         "form": EmailForm.of(chosen),
         "browser_form": BrowserForm.of(chosen),
+        "device_form": NewDeviceForm(),
+        "devices": [DeviceRow(device) for device in push_devices.list_devices(user).select_related("user")],
         "webhook_form": WebhookForm(user),
         "webhooks": user_settings.list_webhooks(user),
         "deliveries": [
@@ -70,6 +74,82 @@ def change_browser_notifications(request: UserHttpRequest) -> HttpResponse:
         return _render_notifications(request, 422, browser_form=form)
     user_settings.change_browser_kinds(request.user, form.cleaned_data["browser_kinds"])
     messages.success(request, "Saved.")
+    return redirect(SETTINGS_PAGE)
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceRow:
+    """A device in the list."""
+
+    device: PushDevice
+
+    @property
+    def form(self) -> DeviceForm:
+        """The form for its kinds."""
+        return DeviceForm.of(self.device)
+
+    @property
+    def is_signed_in(self) -> bool:
+        """Whether it gets anything."""
+        return push_devices.gets_messages(self.device)
+
+
+@never_cache
+@require_POST
+def add_device_from_form(request: UserHttpRequest) -> HttpResponse:
+    """Push notifications to the browser that sends this form."""
+    form = NewDeviceForm(request.POST)
+    if form.is_valid():
+        name = push_devices.device_name(request.headers.get("User-Agent", ""))
+        sign_in = request.session.session_key or ""
+        kinds = form.cleaned_data["kinds"]
+        try:
+            push_devices.add_device(request.user, form.subscription(), sign_in=sign_in, name=name, kinds=kinds)
+        except SessionsError as error:
+            form.add_error(None, error.message)
+        else:
+            messages.success(request, "This device will be notified. Send a test to see it.")
+            return redirect(SETTINGS_PAGE)
+    return _render_notifications(request, 422, device_form=form)
+
+
+@never_cache
+@require_POST
+def give_push_key(request: UserHttpRequest) -> JsonResponse:
+    """Return the public key with which a browser subscribes; a POST, because it may have to be made."""
+    return JsonResponse({"key": push_devices.public_key()})
+
+
+@require_POST
+def renew_device_from_script(request: UserHttpRequest) -> HttpResponse:
+    """Go on pushing to a known device after its user has signed in there again; any other is ignored."""
+    push_devices.renew_device(request.user, request.session.session_key or "", str(request.POST.get("endpoint", "")))
+    return HttpResponse(status=204)
+
+
+@require_POST
+def change_or_test_device(request: UserHttpRequest, device_id: uuid.UUID, what: str) -> HttpResponse:
+    """Test a device, choose its kinds or remove it. Raise Http404 for another user's."""
+    try:
+        device = push_devices.find_device(request.user, device_id)
+    except NotFound:
+        raise Http404 from None
+    match what:
+        case "test":
+            _run_test(request, lambda: user_settings.send_test_push(request.user, device))
+        case "kinds":
+            form = DeviceForm(request.POST)
+            if form.is_valid():
+                device.kinds = form.cleaned_data["kinds"]
+                device.save(update_fields=["kinds"])
+                messages.success(request, "Saved.")
+            else:
+                messages.error(request, "This is not one of the choices.")
+        case "remove":
+            device.delete()
+            messages.success(request, "Device removed. It gets no more notifications.")
+        case _:
+            raise Http404(what)
     return redirect(SETTINGS_PAGE)
 
 

@@ -58,14 +58,16 @@ class WebhookAddress:
         return f"{host}:{self.port}"
 
 
-def parse_webhook_address(url: str, allowed: Collection[str] = ()) -> WebhookAddress:
+def parse_webhook_address(
+    url: str, allowed: Collection[str] = (), *, max_length: int = MAX_URL_LENGTH
+) -> WebhookAddress:
     """Parse a URL. Raise InvalidWebhookAddress for a URL that webhooks may not use.
 
     ``allowed`` are the hosts, as ``host`` or ``host:port``, that the deployment trusts.
     """
-    if len(url) > MAX_URL_LENGTH or not url.isascii() or not url.isprintable() or " " in url or "\\" in url:
+    if len(url) > max_length or not url.isascii() or not url.isprintable() or " " in url or "\\" in url:
         raise InvalidWebhookAddress(
-            f"A URL can have at most {MAX_URL_LENGTH} ASCII characters. Write other letters as punycode."
+            f"A URL can have at most {max_length} ASCII characters. Write other letters as punycode."
         )
     try:
         parts = urlsplit(url)

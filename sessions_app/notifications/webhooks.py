@@ -22,6 +22,7 @@ from typing import Final
 from django.conf import settings
 
 from sessions_app.notifications.webhook_address import (
+    MAX_URL_LENGTH,
     InvalidWebhookAddress,
     WebhookAddress,
     is_public,
@@ -58,9 +59,9 @@ class WebhookRequest:
     event: str
 
 
-def check_address(url: str) -> None:
+def check_address(url: str, max_length: int = MAX_URL_LENGTH) -> None:
     """Raise InvalidWebhookAddress unless webhooks may use this URL, as its name resolves now."""
-    _resolve(parse_webhook_address(url, settings.KANDEV_WEBHOOK_ALLOWED_HOSTS))
+    _resolve(parse_webhook_address(url, settings.KANDEV_WEBHOOK_ALLOWED_HOSTS, max_length=max_length))
 
 
 def sign_payload(secret: str, timestamp: str, body: bytes) -> str:
@@ -70,20 +71,28 @@ def sign_payload(secret: str, timestamp: str, body: bytes) -> str:
 
 def send_webhook(request: WebhookRequest) -> int:
     """Send the request; return the status if it is 200 to 299, otherwise raise WebhookFailed."""
+    status = post(request.url, _headers(request), request.body)
+    if not 200 <= status < 300:
+        raise WebhookFailed(f"The server answered {status}.", permanent=status == 410)
+    return status
+
+
+def post(url: str, headers: Mapping[str, str], body: bytes, *, max_length: int = MAX_URL_LENGTH) -> int:
+    """Send a POST request to a URL of a user's choice and return the status, whatever it is.
+
+    Raise WebhookFailed if the URL is refused, or its server does not answer.
+    """
     try:
-        address = parse_webhook_address(request.url, settings.KANDEV_WEBHOOK_ALLOWED_HOSTS)
+        address = parse_webhook_address(url, settings.KANDEV_WEBHOOK_ALLOWED_HOSTS, max_length=max_length)
         ip = _resolve(address)
     except InvalidWebhookAddress as error:
         raise WebhookFailed(str(error), permanent=True) from error
     except OSError as error:
         raise WebhookFailed(f"The host name cannot be resolved: {_error_text(error)}.") from error
     try:
-        status = _post(address, ip, request)
+        return _post(address, ip, headers, body)
     except (OSError, http.client.HTTPException) as error:
         raise WebhookFailed(f"The host could not be reached: {_error_text(error)}.") from error
-    if not 200 <= status < 300:
-        raise WebhookFailed(f"The server answered {status}.", permanent=status == 410)
-    return status
 
 
 def _resolve(address: WebhookAddress) -> str:
@@ -124,14 +133,15 @@ def _look_up(host: str, port: int) -> list[str]:
     return result
 
 
-def _post(address: WebhookAddress, ip: str, request: WebhookRequest) -> int:
+def _post(address: WebhookAddress, ip: str, headers: Mapping[str, str], body: bytes) -> int:
+    own = {"Host": address.authority, "Content-Length": str(len(body)), "User-Agent": "Kandev", "Connection": "close"}
     with contextlib.closing(_connect(address, ip)) as connection, _with_deadline(TIMEOUT, connection.sock):
         if isinstance(connection.sock, ssl.SSLSocket):
             connection.sock.do_handshake()
         connection.putrequest("POST", address.target, skip_host=True, skip_accept_encoding=True)
-        for name, value in _headers(address, request).items():
+        for name, value in {**headers, **own}.items():
             connection.putheader(name, value)
-        connection.endheaders(request.body)
+        connection.endheaders(body)
         answer = connection.getresponse()
         with contextlib.suppress(OSError, http.client.HTTPException):
             answer.read(MAX_RESPONSE_BYTES)  # so that the receiver can finish its response; it is not kept
@@ -155,18 +165,14 @@ def _cut(sock: socket.socket) -> None:
         socket.socket.shutdown(sock, socket.SHUT_RDWR)
 
 
-def _headers(address: WebhookAddress, request: WebhookRequest) -> Mapping[str, str]:
+def _headers(request: WebhookRequest) -> Mapping[str, str]:
     timestamp = str(int(time.time()))
     return {
-        "Host": address.authority,
         "Content-Type": "application/json",
-        "Content-Length": str(len(request.body)),
-        "User-Agent": "Kandev",
         "X-Kandev-Event": request.event,
         "X-Kandev-Delivery": request.delivery_id,
         TIMESTAMP_HEADER: timestamp,
         SIGNATURE_HEADER: sign_payload(request.secret, timestamp, request.body),
-        "Connection": "close",
     }
 
 

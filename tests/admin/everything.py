@@ -64,7 +64,14 @@ from sessions_app.models import (
     ViewedVersion,
     session_transaction,
 )
-from sessions_app.notifications.models import DeliveredItem, Delivery, NotificationSettings, Webhook
+from sessions_app.notifications.models import (
+    DeliveredItem,
+    Delivery,
+    NotificationSettings,
+    PushDevice,
+    PushKey,
+    Webhook,
+)
 from sessions_app.waits.models import mint_wait_key
 from sessions_app.waits.rules.wait_keys import WaitKind
 from sessions_app.workflows.models import NodeRun, Workflow, WorkflowRun
@@ -187,6 +194,9 @@ def _make_attention(session: TaskSession, user: User, name: str) -> None:
     SessionMark.objects.create(session=session, user=user, pinned_at=now)
     NotificationSettings.objects.create(user=user, email=True, last_email_at=now)
     hook = Webhook.objects.create(user=user, url=f"https://hooks.example/{name}", secret=SECRET)
+    key = PushKey.objects.create(public_key=f"public {name}", private_key=SECRET)
+    values = {"endpoint": SECRET, "auth": SECRET, "sign_in": SECRET, "endpoint_digest": name, "signed_with": key}
+    PushDevice.objects.create(user=user, name=f"Browser {name}", service="push.example", **values)
     delivery = Delivery.objects.create(channel="webhook", webhook=hook, payload={"type": "ping"})
     DeliveredItem.objects.create(delivery=delivery, item=item, target=f"webhook:{hook.id}")
     McpServerList.objects.create(team_id=session.task.team_id, servers=[], updated_by=user)

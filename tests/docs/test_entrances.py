@@ -176,6 +176,8 @@ STORED: Final[Mapping[str, str]] = {
     "sessions_app.WaitKey": "wait keys",
     "sessions_app.AttentionItem": "a user's webhooks and e-mail",
     "notifications.NotificationSettings": "a user's webhooks and e-mail",
+    "notifications.PushDevice": "a user's devices",
+    "notifications.PushKey": "a user's devices",
     "notifications.Webhook": "a team's webhooks",
     "notifications.Delivery": "a user's webhooks and e-mail",
     "notifications.DeliveredItem": "a user's webhooks and e-mail",

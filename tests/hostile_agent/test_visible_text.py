@@ -207,6 +207,8 @@ def test_mail_and_webhooks_are_visible(world: World, url_values: Mapping[str, An
     for item in items:
         payload = delivery.webhook_payload(item, "1")["item"]
         assert not RAW.search(payload["what"] + payload["why"] + payload["next_step"])
+        pushed = delivery.push_payload([item])
+        assert not RAW.search(pushed["title"] + pushed["body"] + pushed["url"])
 
 
 def test_table_of_sessions_is_visible(capsys: pytest.CaptureFixture[str]) -> None:

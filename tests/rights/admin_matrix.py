@@ -108,6 +108,8 @@ MODELS: Final[Mapping[str, Pages]] = {
     "sessions_app/usagebudget": RECORD,
     "sessions_app/budgethold": RECORD,
     "workflows/noderun": RECORD,
+    "notifications/pushdevice": RECORD,
+    "notifications/pushkey": RECORD,
     "notifications/webhook": RECORD,
     "workflows/workflow": RECORD,
     "workflows/workflowrun": RECORD,

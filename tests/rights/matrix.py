@@ -294,6 +294,13 @@ PAGES: Final[Mapping[str, Methods]] = {
     },
     "settings/notifications/browser/": {"get": page(405), "post": page(302)},
     "settings/notifications/test/": {"get": page(405), "post": page(302)},
+    "settings/notifications/devices/": {"get": page(405), "post": page(422)},
+    "settings/notifications/devices/key/": {"get": page(405), "post": page()},
+    "settings/notifications/devices/renew/": {"get": page(405), "post": page(204)},
+    "settings/notifications/devices/<uuid:device_id>/<str:what>/": {
+        "get": page(405),
+        "post": Row((LOGIN, 404, 404, 302, 404), names={"what": "remove"}),
+    },
     "settings/notifications/webhooks/": {"get": page(405), "post": page(422)},
     "settings/notifications/webhooks/<uuid:webhook_id>/<str:what>/": {
         "get": page(405),

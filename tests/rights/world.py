@@ -13,7 +13,8 @@ from django.utils import timezone
 
 from sessions_app.accounts.models import ApiToken, TeamRole
 from sessions_app.models import Message, RepositoryRemote
-from sessions_app.notifications.models import Webhook
+from sessions_app.notifications.models import PushDevice, PushKey, Webhook
+from sessions_app.notifications.push_devices import public_key
 from tests.admin.everything import make_set
 from tests.api.world import PERMISSION, World, make_world, prompt, workflow_run
 from tests.attention.raising import raise_item_of
@@ -47,6 +48,8 @@ def make_cast() -> Cast:
     # Nothing listens there, so a test of the connection fails at once.
     RepositoryRemote.objects.create(repository=world.repository, address="http://127.0.0.1:1/project.git", token="x")
     webhook = Webhook.objects.create(user=world.member, url="https://hooks.example/")
+    key = PushKey.objects.get(public_key=public_key())
+    device = PushDevice.objects.create(user=world.member, name="A browser", service="push.example", signed_with=key)
     people = {"anonymous": None, "stranger": world.stranger, "viewer": viewer, "member": world.member}
     names = {
         "task_id": world.task.id,
@@ -61,6 +64,7 @@ def make_cast() -> Cast:
         "request_id": world.sweep_request.id,
         "item_id": item.id,
         "webhook_id": webhook.id,
+        "device_id": device.id,
         "profile": world.profile.id,
         "executor": world.executor.id,
         "secret": "used",

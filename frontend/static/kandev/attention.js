@@ -2,6 +2,7 @@
 
 import { showBadge } from "./badge.js";
 import { jittered } from "./live.js";
+import { renewDevice } from "./devices.js";
 import { areAllowed, showNotices } from "./notices.js";
 
 const EVERY = 20000;
@@ -11,8 +12,9 @@ export async function showCount() {
   if (!badge) return;
   const answer = await fetch(badge.dataset.live, { headers: { Accept: "application/json" }, redirect: "manual", cache: "no-store" }).catch(() => null);
   if (!answer?.ok) return;
-  const { count, notices } = await answer.json();
+  const { count, notices, sign_in: signIn } = await answer.json();
   showNotices(notices);
+  renewDevice(signIn);
   badge.textContent = count || "";
   badge.hidden = !count;
   showBadge(count);

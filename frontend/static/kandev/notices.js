@@ -14,7 +14,7 @@ export function areAllowed() {
 export async function allow(worker) {
   if ((await Notification.requestPermission()) !== "granted") return false;
   localStorage.setItem(ALLOWED, worker);
-  registered(); // so that it is ready for the first notification
+  activeWorker(worker); // so that it is ready for the first notification
   localStorage.removeItem(TOLD);
   return true;
 }
@@ -30,13 +30,13 @@ export async function showNotices(notices) {
   const fresh = notices.filter(({ id }) => told && !told.includes(id));
   localStorage.setItem(TOLD, JSON.stringify([...notices.map(({ id }) => id), ...(told ?? [])].filter((id, at, all) => all.indexOf(id) === at).slice(0, MOST)));
   if (!fresh.length || document.hasFocus()) return;
-  const worker = await registered();
+  const worker = await activeWorker(localStorage.getItem(ALLOWED));
   for (const { id, what, title, url } of fresh) show(worker, visible(what), { body: visible(title), tag: id, icon: document.querySelector("link[rel=icon]")?.href, data: { url } });
 }
 
 // Once it is active: until then it shows nothing, and phones show nothing without it.
-async function registered() {
-  const worker = await navigator.serviceWorker?.register(localStorage.getItem(ALLOWED)).catch(() => null);
+export async function activeWorker(address) {
+  const worker = await navigator.serviceWorker?.register(address).catch(() => null);
   const starting = worker?.installing ?? worker?.waiting;
   if (worker && !worker.active && starting) await new Promise((ready) => starting.addEventListener("statechange", () => starting.state === "installed" || ready()));
   return worker;

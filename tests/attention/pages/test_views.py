@@ -70,7 +70,7 @@ def test_live_inbox_returns_items_and_count(ada: Client, session: TaskSession) -
     body = ada.get("/attention/live/").json()
     assert ("What one" in body["parts"]["attention"], body["count"]) == (True, 1)
     resolve_items_of(session)
-    assert ada.get("/attention/count/").json() == {"count": 0, "notices": []}
+    assert ada.get("/attention/count/").json().items() >= {"count": 0, "notices": []}.items()
 
 
 def test_inbox_can_be_limited_to_own_sessions(ada: Client, world: World, session: TaskSession) -> None:
