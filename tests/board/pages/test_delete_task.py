@@ -23,6 +23,8 @@ def test_page_says_what_is_deleted_and_only_a_click_deletes_it(world: World, ada
     session = at_rest(world.session())
     address = f"/tasks/{session.task_id}/delete/"
     assert f'href="{address}"' in ada.get(f"/tasks/{session.task_id}/").text
+    Task.objects.update(archived_at=timezone.now())
+    assert f'href="{address}"' in ada.get(f"/tasks/{session.task_id}/").text
     html = ada.get(address).text
     assert "1 session, its conversation, receipts and saved work" in html
     assert Task.objects.count() == 1
