@@ -311,6 +311,7 @@ KNOWN: Final[Mapping[str, tuple[str, ...]]] = {
     "numbers": (
         "count ||",
         "chosen.length",
+        "chosen ?",
         "`${offers.length}",
         "counted(size,",
         "kept.length",

@@ -2,6 +2,7 @@
 // not move goes back to where it was, with the reason.
 
 import { forgetPress } from "./live.js";
+import { visible } from "./plain_text.js";
 
 const DRAG_FROM = 6; // pixels
 const LONG_PRESS = 400; // of a finger, which scrolls otherwise
@@ -30,7 +31,7 @@ let hiding;
 
 function say(text, isRefused = false) {
   clearTimeout(hiding);
-  moved.textContent = text;
+  moved.textContent = visible(text);
   moved.classList.toggle("refused", isRefused);
   if (!isRefused) hiding = setTimeout(() => (moved.textContent = ""), SHOWN_FOR);
 }
@@ -111,7 +112,7 @@ place.addEventListener("click", (event) => {
   event.preventDefault();
   const card = link.closest(".task");
   chosen = { ...taskOf(card), byDialog: true };
-  document.getElementById("move-task").textContent = chosen.title;
+  document.getElementById("move-task").textContent = visible(chosen.title);
   const moves = card.dataset.moves.split(" ");
   for (const item of dialog.querySelectorAll("[data-move]")) item.hidden = !moves.includes(item.dataset.move);
   dialog.showModal();

@@ -122,6 +122,7 @@ def test_task_is_moved_by_keyboard_and_its_unfinished_work_is_shown_first(
     asks.get_by_role("button", name="Mark as done anyway").press("Enter")
     expect(page.get_by_role("status").filter(has_text="“Paint the bridge” is done.")).to_be_visible()
     expect(in_column(page, "DONE", "Paint the bridge")).to_be_visible()
+    expect(page.locator("[aria-busy]")).to_have_count(0)
     expect(card(page, "Paint the bridge").locator(":focus")).to_have_count(1)
     assert accessibility_problems(page, "the board") == []
     assert ada.unexpected(*NO_SOCKET, REFUSED) == []
