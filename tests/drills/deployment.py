@@ -44,7 +44,7 @@ repository = Repository.objects.create(name="drill", team=team, path="/to/be/rep
 executor = Executor.objects.create(name="here", runtime="local_standalone")
 print(json.dumps({
     "token": Token.objects.create(user=user).key, "team": team.id,
-    "repository": str(repository.id), "executor": str(executor.id),
+    "repository": str(repository.id), "executor": str(executor.id), "user": user.id,
 }))
 """
 ADD_EXECUTOR = """

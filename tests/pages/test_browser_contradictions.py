@@ -79,6 +79,10 @@ def find_contradictions(page: Page, sessions: dict[str, Session], run: str) -> s
         "request_id": request_id,
         "team_id": str(sessions["closed"].deployment.seeded["team"]),
         "repository_id": str(sessions["closed"].deployment.seeded["repository"]),
+        "user_id": str(sessions["closed"].deployment.seeded["user"]),
+        "executor_id": str(sessions["closed"].deployment.seeded["executor"]),
+        "profile_id": str(api("GET", f"{sessions['closed'].path}/status/")["agent_profile_id"]),
+        "runtime": "local_standalone",
     }
     return Walk(page, list(sessions.values()), ids).everything()
 

@@ -71,6 +71,9 @@ def url_values(world: World) -> Mapping[str, Any]:
         "run_id": run.id,
         "user_id": world.ada.pk,
         "name": "codex",
+        "profile_id": world.profile.pk,
+        "executor_id": world.executor.pk,
+        "runtime": "remote_docker",
     }
 
 
