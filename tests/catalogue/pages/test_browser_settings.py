@@ -57,7 +57,7 @@ def test_agent_and_executor_are_set_up_by_the_keyboard(visit: Callable[..., Visi
     assert made.env == {"OPENAI_API_KEY": "sk-very-secret", "REGION": "north"}
     page.goto("/settings/executors/new/")
     inspect(page, "the choice of a runtime")
-    press(page, "Choose: In containers on this machine", "link")
+    press(page, "Choose In containers on this machine", "link")
     page.get_by_label("Name").fill("A first one")
     page.get_by_label("Memory in MiB").fill("8192")
     press(page, "Add executor")
