@@ -51,6 +51,8 @@ class DeletedTests:
 
 def delete_finished_tests() -> DeletedTests:
     """Store what finished tests have shown, and delete their rows; return what names their files."""
+    if not Repository.objects.filter(path__startswith=f"{scratch_root()}/").exists():
+        return DeletedTests(unused_directories=_unused_directories())
     deleted: dict[str, Sequence[str]] = {}
     for session in _finished_tests():
         session_id = str(session.id)

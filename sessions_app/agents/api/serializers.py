@@ -342,6 +342,7 @@ class ProfileSerializer(StrictModelSerializer):
             "history_context_injection",
             "memory_check",
             "background_policy",
+            "disabled_at",
             "created_at",
         )
         read_only_fields = fields
@@ -379,7 +380,9 @@ class NewProfileSerializer(StrictModelSerializer):
 
     class Meta:
         model = AgentProfile
-        fields = tuple(name for name in ProfileSerializer.Meta.fields if name not in {"id", "created_at"})
+        fields = tuple(
+            name for name in ProfileSerializer.Meta.fields if name not in {"id", "disabled_at", "created_at"}
+        )
 
     def validate_env(self, env: dict[str, str]) -> dict[str, str]:
         """Check that the names are valid names of environment variables."""

@@ -31,7 +31,10 @@ class ExecutorSerializer(StrictModelSerializer):
 
     class Meta:
         model = Executor
-        fields = ("id", "name", "runtime", "config", "max_live", "trusted_agents_only", "created_at")
+        fields = (
+            *("id", "name", "runtime", "config", "max_live", "trusted_agents_only"),
+            *("is_default", "disabled_at", "created_at"),
+        )
         read_only_fields = fields
 
     def get_trusted_agents_only(self, executor: Executor) -> bool:
