@@ -47,11 +47,11 @@ def test_tasks_are_selected_by_range_and_keys_and_changed_together(
     expect(box(page, "Two")).not_to_be_checked()
     page.get_by_role("link", name="Four", exact=True).focus()
     page.keyboard.press("t")
-    page.get_by_role("link", name="With a branch").focus()
+    page.get_by_role("link", name="With a branch", exact=True).focus()
     page.keyboard.press("T")
     expect(chosen).to_contain_text("5 tasks selected")
     Task.objects.filter(id=tasks[0].id).update(title="Changed meanwhile")
-    expect(page.get_by_role("link", name="Changed meanwhile")).to_be_visible()
+    expect(page.get_by_role("link", name="Changed meanwhile", exact=True)).to_be_visible()
     expect(chosen).to_contain_text("5 tasks selected")
     with navigating(page):
         chosen.get_by_role("button", name="Archive").click()
