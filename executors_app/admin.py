@@ -16,7 +16,16 @@ from executors_app.encryption import SecretUnreadable
 from executors_app.mcp_servers import ANY_PROGRAM, check_mcp_servers
 from executors_app.models import AgentCapability, AgentProfile, Executor, ExecutorRunning, check_env
 from executors_app.orm import JSONFormField
-from executors_app.staff_admin import UNREADABLE_TEXT, Form, ReadOnlyModelAdmin, StaffModelAdmin, describe_secret
+from executors_app.runtime_names import runtime_choice
+from executors_app.staff_admin import (
+    UNREADABLE_TEXT,
+    Form,
+    ReadOnlyModelAdmin,
+    RuntimeListFilter,
+    StaffModelAdmin,
+    describe_secret,
+    runtime_column,
+)
 
 
 class WriteOnlyTextarea(forms.Textarea):
@@ -178,7 +187,7 @@ class AgentProfileAdmin(StaffModelAdmin):
 class ExecutorForm(Form):
     """An executor form with a choice of runtimes."""
 
-    runtime = forms.ChoiceField(choices=lambda: sorted((name, name) for name in plugins.runtimes()))
+    runtime = forms.ChoiceField(choices=lambda: [(name, runtime_choice(name)) for name in sorted(plugins.runtimes())])
 
     class Meta:
         model = Executor
@@ -205,8 +214,8 @@ class ExecutorAdmin(StaffModelAdmin):
     """The places where agents run."""
 
     form = ExecutorForm
-    list_display = ("name", "runtime", "max_live", "isolated", "created_at")
-    list_filter = ("runtime",)
+    list_display = ("name", runtime_column, "max_live", "isolated", "created_at")
+    list_filter = (("runtime", RuntimeListFilter),)
     search_fields = ("name", "runtime")
     date_hierarchy = "created_at"
     readonly_fields = ("isolated", "created_at")
@@ -252,7 +261,7 @@ class ExecutorRunningAdmin(ReadOnlyModelAdmin):
 
     hidden = ("auth_token", "resume_token", "rejected_resume_token", "state")
     list_display = ("id", "task", "session", "executor", "status", "status_reason", "owner", "last_seen_at")
-    list_filter = ("status", "runtime", "error_code", "executor")
+    list_filter = ("status", ("runtime", RuntimeListFilter), "error_code", "executor")
     list_select_related = ("task", "session", "executor")
     search_fields = ("id", "session__id", "task__title", "host_id", "container_id", "error_message")
     date_hierarchy = "created_at"

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import uuid
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from django.contrib import admin
@@ -18,6 +18,7 @@ from django.forms import ModelForm
 from django.http import HttpRequest
 
 from executors_app.encryption import SecretUnreadable
+from executors_app.runtime_names import RUNTIME_NAMES, runtime_name
 
 if TYPE_CHECKING:
     ModelAdmin = admin.ModelAdmin[Any]
@@ -25,6 +26,22 @@ if TYPE_CHECKING:
 else:
     ModelAdmin = admin.ModelAdmin
     Form = ModelForm
+
+
+class RuntimeListFilter(admin.AllValuesFieldListFilter):
+    """A filter by runtime that shows each in words."""
+
+    def choices(self, changelist: Any) -> Iterator[Any]:
+        """Yield the choices, each with the words of its runtime."""
+        for choice in super().choices(changelist):
+            shown = str(choice["display"])
+            yield {**choice, "display": RUNTIME_NAMES.get(shown, shown)}
+
+
+@admin.display(description="runtime", ordering="runtime")
+def runtime_column(row: Any) -> str:
+    """Return where agents of a row's runtime run."""
+    return runtime_name(row.runtime)
 
 
 UNREADABLE_TEXT = "set, but cannot be decrypted with the current keys"

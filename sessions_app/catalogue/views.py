@@ -21,6 +21,7 @@ from django.views.decorators.http import require_GET, require_POST, require_safe
 from executors_app import capacity
 from executors_app.machine.process import identity
 from executors_app.models import Executor, ExecutorRunning
+from executors_app.runtime_names import runtime_name
 from executors_app.wire.errors import ExecutorError
 from executors_app.wire.executions import ExecutorStatus
 from sessions_app.accounts.authorization import is_isolated, writable_teams
@@ -30,7 +31,7 @@ from sessions_app.hosts.services import names_of_places
 from sessions_app.kernel.rules.wording import plural
 from sessions_app.kernel.services.errors import Throttled
 from sessions_app.models import Chore, Orphaned, Supervisor, TaskSession
-from sessions_app.pages.labels import execution_label, isolation_label, runtime_name
+from sessions_app.pages.labels import execution_label, isolation_label
 from sessions_app.pages.shortcuts import part_response
 from sessions_app.recovery.services.assessment import assess_session
 from sessions_app.sessions.rules.situation_facts import Label

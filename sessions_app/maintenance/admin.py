@@ -6,7 +6,7 @@ from django.contrib import admin
 from django_q.admin import FailAdmin, QueueAdmin, ScheduleAdmin, TaskAdmin
 from django_q.models import Failure, OrmQ, Schedule, Success
 
-from executors_app.staff_admin import ReadOnlyModelAdmin
+from executors_app.staff_admin import ReadOnlyModelAdmin, RuntimeListFilter, runtime_column
 from sessions_app.models import (
     Chore,
     Leftover,
@@ -50,8 +50,8 @@ class LeftoverAdmin(ReadOnlyModelAdmin):
 class OrphanedAdmin(ReadOnlyModelAdmin):
     """Orphans that the last check found: marked as ours, but without a session (``manage.py orphans``)."""
 
-    list_display = ("name", "runtime", "status", "execution_id", "first_seen_at", "last_seen_at")
-    list_filter = ("runtime", "status")
+    list_display = ("name", runtime_column, "status", "execution_id", "first_seen_at", "last_seen_at")
+    list_filter = (("runtime", RuntimeListFilter), "status")
     search_fields = ("name", "execution_id")
     date_hierarchy = "first_seen_at"
 

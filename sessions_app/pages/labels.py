@@ -162,20 +162,6 @@ FIRST_START: Final = Label("First start", "good")
 NOTHING_SAID_BEFORE: Final = Label("New conversation", "calm")
 
 
-RUNTIME_NAMES: Final[Mapping[str, str]] = {
-    LOCAL: "On this machine",
-    "local_docker": "In containers on this machine",
-    "remote": "On another machine",
-    "remote_docker": "In containers on another machine",
-    "sprites": "In sprites",
-}
-
-
-def runtime_name(runtime: str) -> str:
-    """Return where agents of a runtime run, in words; the name of a runtime that was added, as a word."""
-    return RUNTIME_NAMES.get(runtime) or humanize_code(runtime)
-
-
 def isolation_label(runtime: str, *, is_isolated: bool) -> Label:
     """Return the label that says whether agents of a runtime are kept apart from Kandev, or from their machine."""
     if is_isolated:

@@ -12,7 +12,7 @@ from django.urls import reverse
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
 
-from executors_app.staff_admin import Form, ReadOnlyModelAdmin, StaffModelAdmin
+from executors_app.staff_admin import Form, ReadOnlyModelAdmin, RuntimeListFilter, StaffModelAdmin, runtime_column
 from sessions_app.kernel.admin import SessionRowAdmin
 from sessions_app.models import (
     ContinuityReceipt,
@@ -55,8 +55,18 @@ class RecoverySweepAdmin(ReadOnlyModelAdmin):
 class SweepOutcomeAdmin(SessionRowAdmin):
     """What sweeps observed and decided for each session."""
 
-    list_display = ("sweep", "session", "task", "runtime", "observed", "rule", "agent_action", "receipt_kind", "reason")
-    list_filter = ("observed", "rule", "agent_action", "receipt_kind", "runtime")
+    list_display = (
+        "sweep",
+        "session",
+        "task",
+        runtime_column,
+        "observed",
+        "rule",
+        "agent_action",
+        "receipt_kind",
+        "reason",
+    )
+    list_filter = ("observed", "rule", "agent_action", "receipt_kind", ("runtime", RuntimeListFilter))
     list_select_related = ("sweep", "session__task")
     search_fields = ("=sweep__id", *SessionRowAdmin.search_fields, "rule", "reason", "error_message")
     date_hierarchy = "sweep__started_at"

@@ -266,3 +266,12 @@ def test_invalid_json_is_refused_with_its_position(text: str, says: str) -> None
     assert answer.status_code == 200
     assert says in answer.text
     assert not Executor.objects.exists()
+
+
+def test_runtimes_are_shown_in_words(staff_browser: Client) -> None:
+    Executor.objects.create(name="here", runtime="local_standalone")
+    Executor.objects.create(name="there", runtime="local_docker")
+    listed = staff_browser.get("/admin/executors_app/executor/").text
+    assert listed.count("On this machine") == 2, "in its row and in the filter"
+    assert "local_standalone</" not in listed
+    assert "On this machine (local_standalone)" in staff_browser.get("/admin/executors_app/executor/add/").text

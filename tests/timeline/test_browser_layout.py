@@ -8,18 +8,9 @@ import pytest
 from playwright.sync_api import expect
 
 from tests.pages.browsers import NO_SOCKET
+from tests.pages.layout import observe_shifts, shifts_of
 from tests.pages.world import World, ingest_lines, path_of
 
-MAX_SHIFT: Final = 0.05
-"""Limit of the layout shift of a page while it loads, as browsers measure it."""
-OBSERVE: Final = """
-window.shifts = [];
-new PerformanceObserver((list) => {
-  for (const { hadRecentInput, value, sources } of list.getEntries())
-    if (!hadRecentInput)
-      window.shifts.push([value, ...sources.map(({ node }) => `${node?.nodeName}.${node?.className}`)]);
-}).observe({ type: "layout-shift", buffered: true });
-"""
 SCREENS: Final = ({"width": 1280, "height": 800}, {"width": 390, "height": 844})
 
 
@@ -31,11 +22,9 @@ def test_timeline_does_not_move_while_it_loads(viewport: dict[str, int], visit: 
         ingest_lines(session, {"kind": "prompt.accepted", "message_id": prompt.message_id})
         ingest_lines(session, {"kind": "turn.completed", "message_id": prompt.message_id, "stop_reason": "end_turn"})
     ada = visit(viewport=viewport, timezone_id="Pacific/Auckland")
-    ada.page.add_init_script(OBSERVE)
+    observe_shifts(ada.page)
     with ada.page.expect_response("**/timeline/live/"):  # the first update replaces the rows by the same ones
         page = ada.open(f"{path_of(session)}timeline/")
     expect(page.locator("time:not([data-local])")).to_have_count(0)
-    page.evaluate("() => new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))")
-    shifts = page.evaluate("window.shifts")
-    assert sum(value for value, *_ in shifts) < MAX_SHIFT, shifts
+    assert shifts_of(page) == []
     assert ada.unexpected(*NO_SOCKET) == []

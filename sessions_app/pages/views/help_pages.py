@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Mapping
+from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
@@ -100,10 +102,10 @@ def _glossary_section(name: str, title: str, words: Mapping[str, Label], meaning
 HELP_PICTURES: Final = {
     "board": "The board: tasks by state, the result of the last restart, and what needs you.",
     "session-running": "A session while its agent works.",
-    "session-after-a-restart": "The same session after the control plane was killed: same process, nothing lost.",
+    "session-after-a-restart": "The same session after Kandev was killed: same process, nothing lost.",
     "timeline": "What happened to a session, in plain words.",
     "sweeps": "The sweeps and their results.",
-    "restart": "The control plane was restarted on purpose, and this is the result.",
+    "restart": "Kandev was restarted on purpose, and this is the result.",
 }
 """Captions of the screenshots by name. Screenshots without a file are left out."""
 
@@ -117,7 +119,7 @@ def show_help(request: UserHttpRequest) -> HttpResponse:
         "nouns": _NOUN_MEANINGS,
         "keys": KEYBOARD_SHORTCUTS,
         "pictures": {
-            name.replace("-", "_"): (name, text)
+            name.replace("-", "_"): (name, text, *_picture_size(name))
             for name, text in HELP_PICTURES.items()
             if _picture_path(name).is_file()
         },
@@ -126,6 +128,14 @@ def show_help(request: UserHttpRequest) -> HttpResponse:
         "may_restart": can_order_restart(request.user),
     }
     return render(request, "pages/help.html", context)
+
+
+@cache
+def _picture_size(name: str) -> tuple[int, int]:
+    """Return width and height of a screenshot, as its file begins: its place is kept until it has loaded."""
+    with _picture_path(name).open("rb") as file:
+        width, height = struct.unpack(">II", file.read(24)[16:])
+    return width, height
 
 
 @cache_control(private=True, max_age=3600)
