@@ -25,9 +25,9 @@ def observe_shifts(page: Page) -> None:
 
 
 def shifts_of(page: Page) -> list[list[Any]]:
-    """Return what has moved: how much, and which elements; empty if that is less than the limit."""
+    """Return what has moved: how much, and which elements; empty if that is less than the limit, or not observed."""
     page.evaluate(_DRAWN)
-    shifts: list[list[Any]] = page.evaluate("window.shifts")
+    shifts: list[list[Any]] = page.evaluate("window.shifts ?? []")
     if sum(value for value, *_ in shifts) < MAX_SHIFT:
         return []
     return shifts

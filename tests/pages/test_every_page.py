@@ -1,4 +1,4 @@
-"""Every page in both themes, on a desktop and on a phone: accessible, not too wide, and without errors.
+"""Every page in both themes, on a desktop and on a phone: accessible, not too wide, still, and without errors.
 
 The pages come from the authorization matrix, so new ones are included automatically.
 """
@@ -18,6 +18,7 @@ from sessions_app.accounts.models import LoginLink
 from sessions_app.models import SweepRequest
 from tests.pages.accessibility import accessibility_problems
 from tests.pages.browsers import NO_SOCKET, Visit
+from tests.pages.layout import observe_shifts, shifts_of
 from tests.pages.test_browser import busy_session
 from tests.pages.world import World, make_sweep, make_world, supervise
 from tests.rights.matrix import PAGES
@@ -79,7 +80,9 @@ def url_values(world: World) -> Mapping[str, Any]:
 
 def paths(url_values: Mapping[str, Any]) -> Iterator[str]:
     for route in ROUTES:
-        yield "/" + re.sub(r"<\w+:(\w+)>", lambda found: str(url_values[found[1]]), route)
+        query = PAGES[route]["get"].query
+        path = "/" + re.sub(r"<\w+:(\w+)>", lambda found: str(url_values[found[1]]), route)
+        yield f"{path}?{query}" if query else path
 
 
 def problems_of(page: Page, path: str, width: int) -> list[str]:
@@ -87,6 +90,7 @@ def problems_of(page: Page, path: str, width: int) -> list[str]:
     answer = page.goto(path)
     assert answer is not None
     wrong = [] if answer.status == 200 else [f"{path}: {answer.status}"]
+    wrong += [f"{path}: {moved} while it loads" for moved in shifts_of(page)]
     if (wide := page.evaluate("document.documentElement.scrollWidth")) > width:
         wrong.append(f"{path}: {wide} pixels wide")
     return [*wrong, *accessibility_problems(page, path)]
@@ -108,6 +112,7 @@ SCREENS: Final[Mapping[str, tuple[str, dict[str, Any]]]] = {
 def test_pages_are_accessible_and_report_no_errors(screen: str, visit: Any, url_values: Mapping[str, Any]) -> None:
     theme, options = SCREENS[screen]
     ada: Visit = visit(**options)
+    observe_shifts(ada.page)
     page = ada.open("/settings/profile/")
     page.locator(".account summary").click()
     with page.expect_response("**/settings/theme/"):  # the next page would not have it otherwise
