@@ -18,6 +18,7 @@ from django.views.decorators.http import require_http_methods, require_POST, req
 
 from executors_app.models import Executor
 from executors_app.plugins import runtimes
+from executors_app.runtime_names import runtime_name
 from executors_app.wire.errors import ExecutorError
 from sessions_app.accounts.audit import recent_changes
 from sessions_app.accounts.authorization import is_isolated
@@ -34,7 +35,7 @@ from sessions_app.catalogue.services.offers import default_executor
 from sessions_app.catalogue.views import describe_probe
 from sessions_app.kernel.rules.wording import describe_uses
 from sessions_app.kernel.services.errors import SessionsError, SettingsChanged
-from sessions_app.pages.labels import isolation_label, runtime_name
+from sessions_app.pages.labels import isolation_label
 from sessions_app.sessions.rules.situation_facts import Label
 
 _INVALID: Final = 422
