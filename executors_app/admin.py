@@ -16,7 +16,6 @@ from executors_app.encryption import SecretUnreadable
 from executors_app.mcp_servers import ANY_PROGRAM, check_mcp_servers
 from executors_app.models import AgentCapability, AgentProfile, Executor, ExecutorRunning, check_env
 from executors_app.orm import JSONFormField
-from executors_app.runtime_names import runtime_choice
 from executors_app.staff_admin import (
     UNREADABLE_TEXT,
     Form,
@@ -26,6 +25,7 @@ from executors_app.staff_admin import (
     describe_secret,
     runtime_column,
 )
+from executors_app.wire.runtime_names import runtime_choice
 
 
 class WriteOnlyTextarea(forms.Textarea):

@@ -18,7 +18,7 @@ from django.forms import ModelForm
 from django.http import HttpRequest
 
 from executors_app.encryption import SecretUnreadable
-from executors_app.runtime_names import RUNTIME_NAMES, runtime_name
+from executors_app.wire.runtime_names import RUNTIME_NAMES, runtime_name
 
 if TYPE_CHECKING:
     ModelAdmin = admin.ModelAdmin[Any]

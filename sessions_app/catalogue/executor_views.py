@@ -18,8 +18,8 @@ from django.views.decorators.http import require_http_methods, require_POST, req
 
 from executors_app.models import Executor
 from executors_app.plugins import runtimes
-from executors_app.runtime_names import runtime_name
 from executors_app.wire.errors import ExecutorError
+from executors_app.wire.runtime_names import runtime_name
 from sessions_app.accounts.audit import recent_changes
 from sessions_app.accounts.authorization import is_isolated
 from sessions_app.accounts.requests import UserHttpRequest

@@ -21,9 +21,9 @@ from django.views.decorators.http import require_GET, require_POST, require_safe
 from executors_app import capacity
 from executors_app.machine.process import identity
 from executors_app.models import Executor, ExecutorRunning
-from executors_app.runtime_names import runtime_name
 from executors_app.wire.errors import ExecutorError
 from executors_app.wire.executions import ExecutorStatus
+from executors_app.wire.runtime_names import runtime_name
 from sessions_app.accounts.authorization import is_isolated, writable_teams
 from sessions_app.accounts.requests import UserHttpRequest
 from sessions_app.catalogue.services.executors import UNFINISHED_STATUSES, probe_executor, visible_executions
