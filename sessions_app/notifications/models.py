@@ -112,7 +112,7 @@ class PushDevice(models.Model):
     """A browser that a user's notifications are pushed to while the user is signed in there."""
 
     id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)
-    user = models.ForeignKey(settings.AUTH_USER_MODEL, models.CASCADE, related_name="push_devices")
+    user = models.ForeignKey(settings.AUTH_USER_MODEL, models.CASCADE, related_name="push_devices", db_constraint=False)
     name = models.CharField(max_length=80)
     kinds = ListField(default=list, blank=True)
     service = models.CharField(max_length=255)

@@ -46,7 +46,7 @@ class Migration(migrations.Migration):
                 ('auth', executors_app.encryption.EncryptedTextField(editable=False)),
                 ('sign_in', executors_app.encryption.EncryptedTextField(editable=False)),
                 ('created_at', models.DateTimeField(default=django.utils.timezone.now)),
-                ('user', models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, related_name='push_devices', to=settings.AUTH_USER_MODEL)),
+                ('user', models.ForeignKey(db_constraint=False, on_delete=django.db.models.deletion.CASCADE, related_name='push_devices', to=settings.AUTH_USER_MODEL)),
                 ('signed_with', models.ForeignKey(editable=False, on_delete=django.db.models.deletion.PROTECT, related_name='devices', to='notifications.pushkey')),
             ],
             options={
