@@ -69,9 +69,9 @@ def create_demo_data(directory: Path) -> Any:
     load_text(DEMO_WORKFLOW, {})  # before the transaction, which does not load workflows
     with transaction.atomic():
         team, _ = Group.objects.get_or_create(name=DEMO_TEAM)
-        repository, is_first = Repository.objects.get_or_create(
-            team=team, path=str(directory), defaults={"name": "Demo repository", "default_branch": branch}
-        )
+        # No branch is checked out there, so that people can try a merge. So new tasks start from this one by name.
+        known = {"name": "Demo repository", "default_branch": branch, "default_base": branch}
+        repository, is_first = Repository.objects.get_or_create(team=team, path=str(directory), defaults=known)
         profile = _make_agent()
         user = _make_user(team)
         if is_first:

@@ -170,7 +170,7 @@ class StartTaskArguments(Arguments):
         Field(description="The git repository to work in; null if the team has exactly one. See list_start_options."),
     ] = None
     base_branch: Annotated[
-        str, Field(max_length=255, description="The branch to start from; empty for the repository's default.")
+        str, Field(max_length=255, description="Branch to start from; empty: where the repository's tasks start.")
     ] = ""
     agent_profile_id: Annotated[
         UUID | None, Field(description="The agent profile; null for the one you used last. See list_start_options.")

@@ -115,7 +115,8 @@ def create_task_once(user: User, values: Mapping[str, Any], mark: IdempotencyMar
 def create_task(user: User, values: Mapping[str, Any], mark: Mapping[str, str] | None = None) -> Task:
     """Create a task in one of the user's teams.
 
-    ``values``: title, team, and maybe description, repository (a row), repository_path, base_branch.
+    ``values``: title, team, and maybe description, repository (a row), repository_path, base_branch. Without a
+    base_branch, the task starts where the repository's settings say (``default_base``).
     Raises Invalid for a repository that staff have not opened to the team.
     """
     repository = values.get("repository") or _repository_by_path(values["team"], values.get("repository_path", ""))

@@ -206,8 +206,7 @@ def _create(request: UserHttpRequest, form: TaskCreateForm) -> HttpResponse:
             "description": values["description"],
             "team": values["repository"].team,
             "repository": values["repository"],
-            # As the form says. HEAD of the repository may be elsewhere, or on no branch.
-            "base_branch": values["base_branch"] or values["repository"].default_branch,
+            "base_branch": values["base_branch"],
         },
     )
     if "only" in request.POST:

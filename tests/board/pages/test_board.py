@@ -306,7 +306,9 @@ def test_demo_data_is_created_once(settings: Any, tmp_path: Path, capsys: pytest
     tasks = [(task.title, task.sessions.count()) for task in Task.objects.order_by("created_at")]
     assert tasks == [("Say hello", 0), ("Survive a restart", 0)]
     assert (AgentProfile.objects.count(), Executor.objects.count(), Repository.objects.count()) == (1, 1, 1)
-    assert resolve_commit(tmp_path / "demo-repository", "HEAD")
+    repository = Repository.objects.get()
+    assert repository.default_base == repository.default_branch
+    assert resolve_commit(tmp_path / "demo-repository", repository.default_base)
     links = [line.strip() for line in capsys.readouterr().out.splitlines() if "/login/" in line]
     assert len(set(links)) == 2
     client = Client()

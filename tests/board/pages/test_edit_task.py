@@ -82,9 +82,11 @@ def test_new_task_has_the_base_branch_of_the_form(world: World, ada: Client) -> 
     assert "This cannot be the name of a branch." in refused.text
 
 
-def test_new_task_without_a_base_has_the_default_branch_as_its_base(world: World, ada: Client) -> None:
-    Repository.objects.filter(pk=world.repository.pk).update(default_branch="trunk")
+@pytest.mark.parametrize("base", ["", "next"])
+def test_new_task_without_a_base_starts_where_the_repository_says(base: str, world: World, ada: Client) -> None:
+    Repository.objects.filter(pk=world.repository.pk).update(default_branch="gone", default_base=base)
+    assert "If empty, where new tasks of the repository start." in ada.get("/").text
     values = {"title": "New", "repository": world.repository.pk, "only": "1", "base_branch": ""}
     answer = ada.post("/", {**values, "agent_profile": world.profile.pk, "executor": world.executor.pk})
     assert answer.status_code == 302
-    assert Task.objects.get(title="New").base_branch == "trunk"
+    assert Task.objects.get(title="New").base_branch == base
