@@ -8,24 +8,26 @@ from __future__ import annotations
 
 import logging
 import uuid
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, Final
 
-from django.db import transaction
+from django.db import IntegrityError, transaction
+from django.db.models import Exists, OuterRef, QuerySet
 from django.utils import timezone
 
 from executors_app import cleanup
 from executors_app.wire.errors import ExecutorError
 from sessions_app.agents.services import agent_login, agent_setup
 from sessions_app.board.services.tasks import delete_session
-from sessions_app.catalogue.services.repositories import scratch_root
+from sessions_app.catalogue.services.repositories import SCRATCH_DIRECTORY, scratch_root
 from sessions_app.kernel.rules.states import DesiredState, RunState
 from sessions_app.kernel.services.errors import SessionsError
 from sessions_app.maintenance.files import is_only_host, settle_leftover
-from sessions_app.models import AgentTestResult, Leftover, Repository, Task, TaskSession
+from sessions_app.models import AgentTestResult, Leftover, Prompt, Repository, Task, TaskSession
 from sessions_app.sessions.services.queries import SECRET_FIELDS
 from sessions_app.turns.models import newest_run
 
@@ -54,30 +56,48 @@ def delete_finished_tests() -> DeletedTests:
     if not Repository.objects.filter(path__startswith=f"{scratch_root()}/").exists():
         return DeletedTests(unused_directories=_unused_directories())
     deleted: dict[str, Sequence[str]] = {}
-    for session in _finished_tests():
+    for session in _find_tests():
         session_id = str(session.id)
         executions = [str(key) for key in session.executions.values_list("id", flat=True)]
         try:
-            with transaction.atomic():
-                _store_result(session)
-                delete_session(session)
+            is_deleted = _delete_test(session)
         except SessionsError as error:
             log.info("test %s is not deleted yet: %s", session_id, error.message)
             continue
-        deleted[session_id] = executions
+        if is_deleted:
+            deleted[session_id] = executions
     _delete_empty_tasks()
     return DeletedTests(deleted, _unused_directories())
 
 
-def _finished_tests() -> list[TaskSession]:
-    """Return tests that are over, that nobody looks at, and that nobody has used as an ordinary session."""
+def _find_tests() -> list[TaskSession]:
+    rows = _finished_tests().select_related("task__team", "task__repository", "agent_profile", "executor")
+    return list(rows.defer(*SECRET_FIELDS).order_by("created_at")[:AT_ONCE])
+
+
+def _finished_tests() -> QuerySet[TaskSession]:
+    """Return the tests that are over, that nobody looks at, and that nobody has used as an ordinary session."""
     now = timezone.now()
+    prompts = Prompt.objects.filter(session=OuterRef("pk"))
     rows = agent_setup.test_sessions().filter(desired_state=DesiredState.STOPPED, updated_at__lt=now - SHOWN_FOR)
     rows = rows.exclude(presences__expires_at__gt=now).exclude(executions__status__in=("starting", "ready", "error"))
     rows = rows.filter(task__title=agent_setup.TEST_TASK, shares_worktree_of=None, sharing=None)
-    found = rows.select_related("task__team", "task__repository", "agent_profile", "executor").defer(*SECRET_FIELDS)
-    tests = found.order_by("created_at")[:AT_ONCE]
-    return [row for row in tests if not row.prompts.exclude(text=agent_setup.TEST_PROMPT).exists()]
+    # Of a test, that is its only prompt. Sessions that people begin there themselves have others, or none.
+    rows = rows.filter(
+        Exists(prompts.filter(text=agent_setup.TEST_PROMPT)), ~Exists(prompts.exclude(text=agent_setup.TEST_PROMPT))
+    )
+    return rows.filter(review_comments=None).exclude(user_marks__pinned_at__isnull=False)
+
+
+def _delete_test(session: TaskSession) -> bool:
+    """Store what a test has shown, and delete it; return False if somebody uses it after all. Raises SessionsError."""
+    with transaction.atomic():
+        locked = TaskSession.objects.select_for_update().filter(id=session.id).values_list("id", flat=True)
+        if not locked or not _finished_tests().filter(id=session.id).exists():
+            return False
+        _store_result(session)
+        delete_session(session)
+    return True
 
 
 def _store_result(session: TaskSession) -> None:
@@ -119,28 +139,41 @@ def _delete_empty_tasks() -> None:
     of_tests = {"repository__path__startswith": f"{scratch_root()}/", "title": agent_setup.TEST_TASK}
     old = timezone.now() - _UNUSED_FOR
     for task_id in Task.objects.filter(**of_tests, sessions=None, updated_at__lt=old).values_list("id", flat=True):
-        with transaction.atomic():
+        with _unless_used(), transaction.atomic():
+            # Whoever starts a test locks its repository first, and then chooses its task.
+            list(Repository.objects.select_for_update().filter(tasks=task_id))
             task = Task.objects.select_for_update().filter(id=task_id).first()
             if task is not None and not task.sessions.exists():
                 task.delete()
     unused = Repository.objects.filter(path__startswith=f"{scratch_root()}/", tasks=None, created_at__lt=old)
     for repository_id in unused.values_list("id", flat=True):
-        with transaction.atomic():
+        with _unless_used(), transaction.atomic():
             row = Repository.objects.select_for_update().filter(id=repository_id).first()
             if row is not None and not row.tasks.exists():
                 row.delete()
 
 
+@contextmanager
+def _unless_used() -> Iterator[None]:
+    """Let a row stay that others need, such as a workflow that uses it; the database refuses its deletion."""
+    with suppress(IntegrityError):
+        yield
+
+
 def _unused_directories() -> Sequence[Path]:
-    """Return the directories of scratch repositories that no row names; a row is there before its directory."""
+    """Return the directories of scratch repositories that no row names; a row is there before its directory.
+
+    Rows name them by their ids: the data directory may have been moved since a row was written.
+    """
     root = scratch_root()
     if not root.is_dir():
         return ()
     here = [path for path in root.iterdir() if _is_id(path.name) and path.is_dir() and not path.is_symlink()]
     if not here:
         return ()
-    named = set(Repository.objects.filter(path__startswith=f"{root}/").values_list("path", flat=True))
-    return [path for path in here if str(path) not in named]
+    rows = Repository.objects.filter(path__contains=f"/{SCRATCH_DIRECTORY}/")
+    named = {Path(path).name for path in rows.values_list("path", flat=True)}
+    return [path for path in here if path.name not in named]
 
 
 def _is_id(name: str) -> bool:

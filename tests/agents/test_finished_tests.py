@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, Final
@@ -27,6 +28,9 @@ from sessions_app.models import (
     TaskSession,
     session_transaction,
 )
+from sessions_app.navigation.models import SessionMark
+from sessions_app.review.models import ReviewComment
+from sessions_app.workflows.models import Workflow
 from tests.pages.world import World, accepted, first_prompt, ingest_lines, make_world
 
 pytestmark = pytest.mark.any_database
@@ -183,3 +187,96 @@ def test_files_that_cannot_be_removed_are_left_to_the_maintenance(
     monkeypatch.setattr(cleanup, "remove_home", refuse)
     delete_finished()
     assert Leftover.objects.filter(session_id=session.id).exists()
+
+
+def test_sessions_that_people_use_do_not_keep_other_tests_from_being_deleted(
+    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(finished_tests, "AT_ONCE", 1)
+    used = start(world)
+    finish(used, tmp_path)
+    Prompt.objects.create(session=used, message_id="more", text="Go on.", by=world.ada)
+    later = start(world)
+    finish(later, tmp_path)
+    let_time_pass()
+    delete_finished()
+    assert list(TaskSession.objects.filter(pk__in=(used.pk, later.pk))) == [used]
+
+
+def pin(session: TaskSession, user: Any) -> None:
+    SessionMark.objects.create(session=session, user=user, pinned_at=timezone.now())
+
+
+def comment(session: TaskSession, user: Any) -> None:
+    ReviewComment.objects.create(session=session, author=user, text="Why?", path="README.md", first_line=1, last_line=1)
+
+
+def begin_without_a_prompt(session: TaskSession, _user: Any) -> None:
+    session.prompts.all().delete()
+
+
+@pytest.mark.parametrize("use", [pin, comment, begin_without_a_prompt])
+def test_session_that_somebody_uses_without_a_prompt_is_kept(
+    world: World, tmp_path: Path, use: Callable[[TaskSession, Any], None]
+) -> None:
+    session = start(world)
+    finish(session, tmp_path)
+    use(session, world.ada)
+    let_time_pass()
+    delete_finished()
+    assert TaskSession.objects.filter(pk=session.pk).exists()
+
+
+def test_session_that_somebody_goes_on_with_just_before_it_is_deleted_is_kept(
+    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    session = start(world)
+    finish(session, tmp_path)
+    let_time_pass()
+    find = finished_tests._find_tests
+
+    def find_and_write() -> list[TaskSession]:
+        found = find()
+        Prompt.objects.get_or_create(session=session, message_id="more", defaults={"text": "Go on.", "by": world.ada})
+        return found
+
+    monkeypatch.setattr(finished_tests, "_find_tests", find_and_write)
+    delete_finished()
+    assert TaskSession.objects.filter(pk=session.pk).exists()
+    assert not AgentTestResult.objects.exists()
+
+
+def test_repository_that_a_workflow_uses_stays_and_hinders_nothing(world: World, tmp_path: Path) -> None:
+    finish(start(world), tmp_path)
+    repository = Repository.objects.get(name="Agent tests")
+    Workflow.objects.create(name="Nightly", team=world.team, repository=repository)
+    let_time_pass()
+    delete_finished()
+    assert Repository.objects.filter(pk=repository.pk).exists()
+    assert Path(repository.path).is_dir()
+    assert not Task.objects.filter(repository=repository).exists()
+
+
+def test_repository_stays_after_the_data_directory_was_moved(world: World, tmp_path: Path, settings: Any) -> None:
+    session = start(world)
+    repository = Repository.objects.get(name="Agent tests")
+    moved = tmp_path / "moved"
+    moved.mkdir()
+    (tmp_path / "agent-tests").rename(moved / "agent-tests")
+    settings.KANDEV_DATA_DIR = moved
+    let_time_pass()
+    delete_finished()
+    assert TaskSession.objects.filter(pk=session.pk).exists()
+    assert (moved / "agent-tests" / Path(repository.path).name).is_dir()
+
+
+def test_later_test_has_a_task_of_its_own_once_the_task_of_tests_was_renamed(world: World, tmp_path: Path) -> None:
+    first = start(world)
+    finish(first, tmp_path)
+    Task.objects.filter(pk=first.task_id).update(title="My experiments")
+    later = start(world)
+    assert later.task_id != first.task_id
+    finish(later, tmp_path)
+    let_time_pass()
+    delete_finished()
+    assert list(TaskSession.objects.filter(pk__in=(first.pk, later.pk))) == [first]

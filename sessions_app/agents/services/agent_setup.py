@@ -303,7 +303,8 @@ def repository_for_tests(team: Group) -> Repository:
 
 def _test_task(user: User, team: Group, repository: Repository) -> Task:
     """Return the team's task for tests; a new one if the last one has ended."""
-    tasks = Task.objects.filter(team=team, repository=repository, archived_at=None).order_by("-created_at")
+    tasks = Task.objects.filter(team=team, repository=repository, title=TEST_TASK, archived_at=None)
+    tasks = tasks.order_by("-created_at")
     found = next((task for task in tasks if not task.end), None)
     return found or create_task(user, {"title": TEST_TASK, "team": team, "repository": repository})
 
