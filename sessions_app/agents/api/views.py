@@ -7,6 +7,7 @@ from functools import cached_property
 from typing import Any
 
 from django.contrib.auth.models import Group
+from django.db import transaction
 from django.http import Http404
 from django.shortcuts import get_object_or_404
 from rest_framework.response import Response
@@ -14,6 +15,7 @@ from rest_framework.response import Response
 from executors_app.agents import AgentType
 from executors_app.models import AgentProfile
 from executors_app.plugins import UnknownPlugin, agent_type, listed_agent_types
+from sessions_app.accounts.audit import record_change
 from sessions_app.accounts.requests import UserRequest
 from sessions_app.accounts.teams import visible_teams
 from sessions_app.agents.api.serializers import (
@@ -213,5 +215,8 @@ class AgentProfileListCreateView(ApiView):
     @document_responses({201: ProfileSerializer}, 400, 403, request=NewProfileSerializer)
     def post(self, request: UserRequest) -> Response:
         """Create an agent profile. Staff only, because a profile can name an executable."""
-        made = AgentProfile.objects.create(**self.body(NewProfileSerializer, any_team=True))
+        values = self.body(NewProfileSerializer, any_team=True)
+        with transaction.atomic():
+            made = AgentProfile.objects.create(**values)
+            record_change(request.user, made, "Added.")
         return self.show(ProfileSerializer, made, 201)

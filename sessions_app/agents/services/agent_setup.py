@@ -28,6 +28,7 @@ from executors_app.plugins import UnknownPlugin, agent_type, missing_programs
 from executors_app.wire.errors import ExecutorError
 from executors_app.wire.executions import LOCAL
 from executors_app.wire.protocol import Code
+from sessions_app.accounts.audit import record_change
 from sessions_app.accounts.authorization import may_write_session, require_write
 from sessions_app.accounts.rate_limits import AttemptLimit
 from sessions_app.agents.rules.agent_programs import LOGGED_OUT, NEEDS_PERSON_CODES
@@ -229,7 +230,9 @@ def ensure_profile(user: User, kind: AgentType, team: Group) -> AgentProfile:
         raise Invalid("A profile of this type names its own command. Administrators add it in the settings.")
     if not user.is_staff:
         raise ReadOnly("There is no profile for this agent yet. Ask an administrator to create one.")
-    made: AgentProfile = AgentProfile.objects.create(name=kind.title, agent_type=kind.name, team=team)
+    with transaction.atomic():
+        made: AgentProfile = AgentProfile.objects.create(name=kind.title, agent_type=kind.name, team=team)
+        record_change(user, made, "Added.")
     return made
 
 
@@ -252,6 +255,7 @@ def store_key(user: User, kind: AgentType, team: Group, variable: str, value: st
         except SecretUnreadable as error:
             raise Invalid("The stored environment cannot be decrypted. Set it again in the settings.") from error
         profile.save()
+        record_change(user, profile, "Changed env.")
     return profile
 
 

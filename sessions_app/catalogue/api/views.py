@@ -6,10 +6,12 @@ import uuid
 from functools import cached_property
 
 from django.contrib.auth.models import Group
+from django.db import transaction
 from django.shortcuts import get_object_or_404
 from rest_framework.response import Response
 
 from executors_app.models import Executor
+from sessions_app.accounts.audit import record_change
 from sessions_app.accounts.requests import UserRequest
 from sessions_app.api.base_views import ApiView, StaffWritePermission, TeamManagerWritePermission
 from sessions_app.api.serializers.common import document_responses
@@ -51,7 +53,11 @@ class ExecutorListCreateView(ApiView):
     @document_responses({201: ExecutorSerializer}, 400, 403, request=NewExecutorSerializer)
     def post(self, request: UserRequest) -> Response:
         """Create an executor. Staff only."""
-        return self.show(ExecutorSerializer, Executor.objects.create(**self.body(NewExecutorSerializer)), 201)
+        values = self.body(NewExecutorSerializer)
+        with transaction.atomic():
+            made = Executor.objects.create(**values)
+            record_change(request.user, made, "Added.")
+        return self.show(ExecutorSerializer, made, 201)
 
 
 class ExecutorDetailView(ApiView):

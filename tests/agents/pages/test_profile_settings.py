@@ -9,6 +9,7 @@ from django.contrib.admin.models import LogEntry
 from django.test import Client
 
 from executors_app.models import AgentProfile
+from executors_app.wire.executions import LOCAL
 from sessions_app.accounts.models import TeamRole
 from sessions_app.agents.services import profile_settings
 from tests.pages.world import World
@@ -166,3 +167,16 @@ def test_changes_name_who_made_them_and_no_value(staff: Client, profile: AgentPr
     said = list(LogEntry.objects.filter(object_id=str(profile.pk)).values_list("change_message", flat=True))
     assert sorted(said) == ["Changed env.", "Disabled."]
     assert "Changed env." in staff.get(address(profile)).text
+
+
+def test_history_names_who_stored_a_key_of_an_agent_or_added_something_by_the_api(staff: Client, world: World) -> None:
+    stored = {"team": world.team.pk, "variable": "OPENAI_API_KEY", "value": "sk-very-secret"}
+    staff.post("/agents/codex/key/", stored)
+    codex = AgentProfile.objects.get(agent_type="codex")
+    made = [
+        staff.post("/api/v1/agent-profiles/", {"name": "By API", "agent_type": "demo"}, "application/json").json(),
+        staff.post("/api/v1/executors/", {"name": "By API", "runtime": LOCAL}, "application/json").json(),
+    ]
+    said = dict(LogEntry.objects.values_list("object_id", "change_message"))
+    assert said == {str(codex.pk): "Changed env.", **{row["id"]: "Added." for row in made}}
+    assert set(LogEntry.objects.values_list("user__username", flat=True)) == {world.ada.username}
