@@ -15,6 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from django.db import DataError, Error, IntegrityError
 from django.db.models import Exists, F, OuterRef, Q, QuerySet, Subquery, TextField
 from django.db.models.fields.json import KeyTextTransform, KeyTransform
 from django.db.models.functions import Cast, Coalesce, Substr
@@ -22,8 +23,9 @@ from django.utils.crypto import salted_hmac
 
 from executors_app.encryption import SecretUnreadable
 from executors_app.models import AgentProfile, named_values
-from sessions_app.confined.client import Failure, Outcome
+from sessions_app.confined.client import Failure, Outcome, PoolUnavailable
 from sessions_app.confined.limits import Limits
+from sessions_app.kernel.database_errors import is_cancelled
 from sessions_app.kernel.locking import refuse_in_transaction
 from sessions_app.models import Message, MessagePart, Prompt, Task, TaskSession
 from sessions_app.recovery.services.history import secrets_of
@@ -49,7 +51,10 @@ CHARACTERS_PER_PASS: Final = 256 * 1024
 """After which a pass reads no more messages: SQLite reads each character while it holds the lock of its writer."""
 FORGOTTEN_PER_PASS: Final = 500
 RETRY_AFTER: Final = 60.0
-"""Seconds until a session is read again whose texts could not be searched for secrets."""
+"""Seconds until a session or task is read again that could not be indexed; doubled with each failure in a row."""
+MAX_RETRY_AFTER: Final = 600.0
+MAX_ATTEMPTS: Final = 3
+"""Failures in a row after which messages are read one by one, and what cannot be indexed is left out."""
 LIMITS: Final = Limits(cpu_seconds=10.0, seconds=30.0, memory=512 << 20)
 """For all texts of a team that one pass searches for secrets."""
 TEXT_CPU_SECONDS: Final = 0.5
@@ -90,57 +95,111 @@ class _Budget:
 
 
 @dataclass(slots=True)
-class Indexer:
-    """Fills the index; used on one thread."""
+class _Failures:
+    """Failures of sessions, or of tasks, since they were indexed last. A restart forgets them."""
 
+    _in_a_row: dict[uuid.UUID, int] = field(default_factory=dict)
     _retry_at: dict[uuid.UUID, float] = field(default_factory=dict)
-    """Sessions whose secrets cannot be read, and when to try again (monotonic clock)."""
+    """When to try again (monotonic clock)."""
+
+    def waiting(self) -> set[uuid.UUID]:
+        """Return what is not tried again yet."""
+        now = time.monotonic()
+        return {key for key, at in self._retry_at.items() if at > now}
+
+    def has_failed(self, key: uuid.UUID) -> bool:
+        return key in self._in_a_row
+
+    def is_given_up(self, key: uuid.UUID) -> bool:
+        return self._in_a_row.get(key, 0) >= MAX_ATTEMPTS
+
+    def record(self, key: uuid.UUID) -> None:
+        count = self._in_a_row.get(key, 0) + 1
+        self._in_a_row[key] = count
+        self._retry_at[key] = time.monotonic() + min(RETRY_AFTER * 2 ** min(count - 1, 10), MAX_RETRY_AFTER)
+
+    def forget(self, key: uuid.UUID) -> None:
+        self._in_a_row.pop(key, None)
+        self._retry_at.pop(key, None)
+
+
+@dataclass(slots=True)
+class Indexer:
+    """Fills the index; used on one thread.
+
+    A session or task that cannot be indexed costs no other one its place in the index: when a pass fails, each of its
+    sessions is indexed by itself. An error of the database that concerns all of them is raised.
+    """
+
+    _sessions: _Failures = field(default_factory=_Failures)
+    _tasks: _Failures = field(default_factory=_Failures)
 
     def index_sessions(self) -> bool:
         """Index what is new in some sessions; return whether there may be more."""
         refuse_in_transaction()
-        now = time.monotonic()
-        self._retry_at = {key: at for key, at in self._retry_at.items() if at > now}
-        sessions = list(sessions_behind().exclude(id__in=self._retry_at)[:SESSIONS_PER_PASS])
-        budget, texts, progress = _Budget(), [], []
-        for session in sessions:
+        sessions = list(sessions_behind().exclude(id__in=self._sessions.waiting())[:SESSIONS_PER_PASS])
+        alone = [session for session in sessions if self._sessions.has_failed(session.id)]
+        together = [session for session in sessions if not self._sessions.has_failed(session.id)]
+        budget = _Budget()
+        try:
+            _index(together, budget)
+        except Exception as error:
+            if _concerns_all(error):
+                raise
+            alone, budget = sessions, _Budget()
+        for session in alone:
             if budget.is_used_up:
                 break
-            try:
-                found, read = _read_session(session, budget)
-            except SecretUnreadable:
+            self._index_alone(session, budget)
+        return bool(alone) or budget.is_used_up or len(sessions) == SESSIONS_PER_PASS
+
+    def _index_alone(self, session: TaskSession, budget: _Budget) -> None:
+        """Index what is new in a session that may fail; one message only if it has failed too often."""
+        is_given_up = self._sessions.is_given_up(session.id)
+        try:
+            is_complete = _index([session], _Budget(messages=1) if is_given_up else budget)
+        except Exception as error:
+            if _concerns_all(error):
+                raise
+            if isinstance(error, SecretUnreadable):
                 log.warning("session %s: its secrets cannot be read, so it is not indexed for the search", session.id)
-                self._retry_at[session.id] = now + RETRY_AFTER
-                continue
-            texts += read
-            progress.append(found)
-        _prepare(texts)
-        write_progress(progress)
-        return budget.is_used_up or len(sessions) == SESSIONS_PER_PASS
+            else:
+                log.exception("session %s: it cannot be indexed for the search", session.id)
+            self._sessions.record(session.id)
+            if is_given_up and not _may_pass(error):
+                _leave_out_next(session)
+                self._sessions.forget(session.id)
+        else:
+            if is_complete or not is_given_up:
+                self._sessions.forget(session.id)
 
     def index_tasks(self) -> bool:
         """Index tasks that are new or have changed; return whether there may be more."""
         refuse_in_transaction()
-        tasks = list(_changed_tasks()[:MESSAGES_PER_PASS])
-        texts = []
-        for task in tasks:
-            document = SearchDocument(
-                kind=DocumentKind.TASK,
-                task_id=task.id,
-                author_id=task.created_by_id,
-                at=task.created_at,
-                task_version=task.updated_at,
-            )
-            content = f"{task.title}\n{task.beginning}"  # type: ignore[attr-defined]
-            texts.append(_Text(content, (), document, task.team_id))
-        documents, words = [], []
-        for text, prepared in zip(texts, _search(texts), strict=True):
-            text.document.text = prepared.text or ""
-            documents.append(text.document)
-            words.append(prepared.words)
-        if documents:
-            write_tasks(documents, words)
+        tasks = list(_changed_tasks().exclude(id__in=self._tasks.waiting())[:MESSAGES_PER_PASS])
+        try:
+            _index_tasks(tasks)
+        except Exception as error:
+            if _concerns_all(error):
+                raise
+            for task in tasks:
+                self._index_task_alone(task)
         return len(tasks) == MESSAGES_PER_PASS
+
+    def _index_task_alone(self, task: Task) -> None:
+        try:
+            _index_tasks([task])
+        except Exception as error:
+            if _concerns_all(error):
+                raise
+            log.exception("task %s: it cannot be indexed for the search", task.id)
+            self._tasks.record(task.id)
+            if self._tasks.is_given_up(task.id) and not _may_pass(error):
+                log.error("task %s is left out of the index of the search until it is changed", task.id)
+                write_tasks([_task_document(task)], [""])
+                self._tasks.forget(task.id)
+        else:
+            self._tasks.forget(task.id)
 
     def forget_outdated(self) -> bool:
         """Remove texts from the index that other rules and secrets were applied to; return whether there were any.
@@ -163,6 +222,69 @@ class Indexer:
             if not forget_sessions([session_id], FORGOTTEN_PER_PASS):
                 break
         return bool(outdated)
+
+
+def _concerns_all(error: Exception) -> bool:
+    """Whether an error is the database's own, such as a lost connection, and not due to what is written."""
+    return isinstance(error, Error) and not isinstance(error, DataError | IntegrityError) and not is_cancelled(error)
+
+
+def _may_pass(error: Exception) -> bool:
+    """Whether an error may be due to the machine or the keys, so that no text is left out for it."""
+    return isinstance(error, PoolUnavailable | SecretUnreadable | OSError | MemoryError) or is_cancelled(error)
+
+
+def _index(sessions: Sequence[TaskSession], budget: _Budget) -> bool:
+    """Index what is new in some sessions, within the budget; return whether that is everything."""
+    texts, progress = [], []
+    for session in sessions:
+        if budget.is_used_up:
+            break
+        found, read = _read_session(session, budget)
+        texts += read
+        progress.append(found)
+    _prepare(texts)
+    write_progress(progress)
+    ends = {each.session_id: each.end for each in progress}
+    return all(ends.get(session.id) == session.last_seq for session in sessions)
+
+
+def _leave_out_next(session: TaskSession) -> None:
+    """Move the cursor of a session over the next message, which cannot be indexed, and count it."""
+    cursor = getattr(session, "search_cursor", None)
+    begin = cursor.seq if cursor else None
+    progress = SessionProgress(session.id, begin, end=session.last_seq, version=cursor.version if cursor else "")
+    message = _finished_messages_after(session, begin or 0).values_list("id", "seq", "updated_seq").first()
+    if message is not None:
+        message_id, seq, progress.end = message
+        progress.left_out = 1
+        progress.replaced.append(message_id)
+        log.error("session %s: its message %s is left out of the index of the search", session.id, seq)
+    write_progress([progress])
+
+
+def _index_tasks(tasks: Sequence[Task]) -> None:
+    texts = []
+    for task in tasks:
+        content = f"{task.title}\n{task.beginning}"  # type: ignore[attr-defined]
+        texts.append(_Text(content, (), _task_document(task), task.team_id))
+    documents, words = [], []
+    for text, prepared in zip(texts, _search(texts), strict=True):
+        text.document.text = prepared.text or ""
+        documents.append(text.document)
+        words.append(prepared.words)
+    if documents:
+        write_tasks(documents, words)
+
+
+def _task_document(task: Task) -> SearchDocument:
+    return SearchDocument(
+        kind=DocumentKind.TASK,
+        task_id=task.id,
+        author_id=task.created_by_id,
+        at=task.created_at,
+        task_version=task.updated_at,
+    )
 
 
 def sessions_behind() -> QuerySet[TaskSession]:
@@ -219,10 +341,8 @@ def _messages_after(session: TaskSession, seq: int) -> QuerySet[Message]:
     payload_title = KeyTextTransform("title", "payload")
     raw_input = KeyTransform("raw_input", "payload")
     command = Coalesce(*(KeyTextTransform(name, raw_input) for name in COMMAND_FIELDS))
-    rows = session.messages.filter(updated_seq__gt=seq, role__in=MESSAGE_KINDS)
-    finished = rows.filter(Q(complete=True) | Q(role=DocumentKind.TOOL))
     return (
-        finished.order_by("updated_seq", "seq")
+        _finished_messages_after(session, seq)
         .defer("payload")
         .annotate(
             title=Substr(Cast(payload_title, TextField()), 1, COMMAND_LIMIT),
@@ -231,6 +351,11 @@ def _messages_after(session: TaskSession, seq: int) -> QuerySet[Message]:
             input=Substr(Cast(KeyTextTransform("raw_input", "payload"), TextField()), 1, COMMAND_LIMIT),
         )
     )
+
+
+def _finished_messages_after(session: TaskSession, seq: int) -> QuerySet[Message]:
+    rows = session.messages.filter(updated_seq__gt=seq, role__in=MESSAGE_KINDS)
+    return rows.filter(Q(complete=True) | Q(role=DocumentKind.TOOL)).order_by("updated_seq", "seq")
 
 
 def _text_of(message: Any, beginning: str) -> str:

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from datetime import timedelta
 from typing import Any
 
 import pytest
 from django.contrib.auth.models import User
-from django.db import connection
+from django.db import OperationalError, connection
+from django.utils import timezone
 
 from executors_app.models import AgentProfile
+from sessions_app.confined.client import Outcome, PoolUnavailable
 from sessions_app.models import Message, SearchCursor, SearchDocument, Task, TaskSession
 from sessions_app.search import indexer as indexing
 from sessions_app.search import models as index_tables
@@ -203,3 +207,74 @@ def test_hostile_texts_are_indexed_within_limits(world: World) -> None:
     assert len(found(world.member, "zebra")) == 2
     lengths = [len(text) for text in SearchDocument.objects.values_list("text", flat=True)]
     assert max(lengths) <= TEXT_LIMIT
+
+
+def fail_on(monkeypatch: pytest.MonkeyPatch, word: str, error: Exception) -> None:
+    """Make the search for secrets raise where a text contains a word; repeated attempts follow at once."""
+    monkeypatch.setattr(indexing, "RETRY_AFTER", 0.0)
+    run = indexing._run
+
+    def run_or_raise(team_id: int, batch: Sequence[Mapping[str, Any]]) -> list[Outcome]:
+        if any(word in arguments["text"] for arguments in batch):
+            raise error
+        return run(team_id, batch)
+
+    monkeypatch.setattr(indexing, "_run", run_or_raise)
+
+
+def test_text_that_cannot_be_indexed_is_left_out_and_blocks_no_other(
+    world: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    fail_on(monkeypatch, "poison", RuntimeError("not expected"))
+    other = TaskSession.objects.create(task=world.task, agent_profile=world.profile, executor=world.session.executor)
+    say(world.session, "agent", "zebra before")
+    poison = say(world.session, "agent", "poison zebra")
+    say(world.session, "agent", "zebra behind")
+    say(other, "agent", "zebra elsewhere")
+    indexer = Indexer()
+    indexer.index_sessions()
+    assert found(world.member, "zebra") == ["zebra elsewhere"]
+    for _ in range(indexing.MAX_ATTEMPTS + 3):
+        indexer.index_sessions()
+    assert set(found(world.member, "zebra")) == {"zebra elsewhere", "zebra behind", "zebra before"}
+    state = index_state(world.member)
+    assert (state.behind, state.left_out) == (0, 1)
+    assert f"its message {poison.seq} is left out" in caplog.text
+    assert not indexer._sessions.has_failed(world.session.id)
+
+
+def test_task_that_cannot_be_indexed_is_left_out_and_blocks_no_other(
+    world: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    fail_on(monkeypatch, "poison", RuntimeError("not expected"))
+    task = Task.objects.create(title="poison zebra", team=world.team, created_by=world.member)
+    indexer = Indexer()
+    for _ in range(indexing.MAX_ATTEMPTS):
+        indexer.index_tasks()
+        assert found(world.member, "mend") == [world.task.title]
+    assert f"task {task.id} is left out" in caplog.text
+    assert not indexing._changed_tasks().exists()
+    Task.objects.filter(id=task.id).update(title="zebra", updated_at=timezone.now() + timedelta(seconds=1))
+    index_all()
+    assert found(world.member, "zebra") == ["zebra"]
+
+
+def test_no_text_is_left_out_while_the_machine_is_short(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    fail_on(monkeypatch, "zebra", PoolUnavailable("the process does not answer"))
+    say(world.session, "agent", "a horse")
+    say(world.session, "agent", "a zebra")
+    indexer = Indexer()
+    for _ in range(3 * indexing.MAX_ATTEMPTS):
+        indexer.index_sessions()
+    assert found(world.member, "horse") == ["a horse"]
+    state = index_state(world.member)
+    assert (state.behind, state.left_out) == (1, 0)
+
+
+def test_unavailable_database_is_reported_and_blames_no_session(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    fail_on(monkeypatch, "zebra", OperationalError("database is locked"))
+    say(world.session, "agent", "a zebra")
+    indexer = Indexer()
+    with pytest.raises(OperationalError):
+        indexer.index_sessions()
+    assert not indexer._sessions.has_failed(world.session.id)

@@ -70,7 +70,7 @@ class IndexStateSerializer(serializers.Serializer[Any]):
     indexed_up_to = serializers.DateTimeField(
         allow_null=True, help_text="Up to when these are indexed; null if none is behind, or it is not known."
     )
-    left_out = serializers.IntegerField(help_text="Texts that are never found, because they are beyond the limits.")
+    left_out = serializers.IntegerField(help_text="Texts that are never found: beyond the limits, or unreadable.")
 
 
 class SearchPageSerializer(serializers.Serializer[Any]):
