@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from executors_app.agentctl.workspace import changes
+from executors_app.machine.git.workspace_git import GitError
 from tests.agentctl.running import Running
 from tests.executors.repositories import commit, run_git
 
@@ -134,6 +137,22 @@ async def test_author_defaults_to_the_git_user_or_kandev(running: Running, repos
     (repository / "b").write_text("x")
     await running.post("/git/commit", message="Two")
     assert run_git(repository, "log", "-1", "--format=%an %ae") == "Kandev kandev@localhost"
+
+
+async def test_commit_succeeds_although_the_status_cannot_be_read_after_it(
+    running: Running, repository: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*arguments: Any) -> None:
+        raise GitError("git status did not finish within 30 s")
+
+    for name in "ab":
+        (repository / name).write_text("x")
+    [first, _] = (await running.get("/git/selectable"))["files"]
+    file = {name: first[name] for name in ("path", "content", "version")}
+    monkeypatch.setattr(changes, "git_status", fail)
+    for endpoint, body in (("selected", {"files": [file]}), ("", {})):
+        status, answer = await running.post(f"/git/commit/{endpoint}".rstrip("/"), message="x", **body)
+        assert (status, answer.get("commit")) == (200, run_git(repository, "rev-parse", "HEAD"))
 
 
 async def test_empty_commit_is_refused(running: Running, repository: Path) -> None:

@@ -375,6 +375,16 @@ async def test_page_of_changes_finishes_an_interrupted_discard_and_warns(
     assert line["text"].startswith("new: Discarding its changes was interrupted")
 
 
+def test_interrupted_discard_is_found_where_hidden_files_are_ignored(
+    root: Path, git: WorkspaceGit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (root / ".gitignore").write_text(".*\n")
+    (root / "new").write_text("new\n")
+    kill_at(monkeypatch, git, "new", "unlink")
+    assert [path for path, _ in uncommitted.finish_discards(git)] == ["new"]
+    assert (root / "new").read_text() == "new\n"
+
+
 def test_interrupted_discard_of_other_content_is_kept_and_one_in_progress_left_alone(
     root: Path, git: WorkspaceGit, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -383,9 +393,11 @@ def test_interrupted_discard_of_other_content_is_kept_and_one_in_progress_left_a
     [aside] = root.glob(".*.discarded")
     (aside / "a").write_text("never shown\n")
     [(_, sentence)] = uncommitted.finish_discards(git)
-    assert f"What it was is in {aside.name}/a." in sentence
-    assert (aside / "a").read_text() == "never shown\n"
-    shutil.rmtree(aside)
+    [kept] = root.glob(".*.kept")
+    assert f"What it was is in {kept.name}/a." in sentence
+    assert (kept / "a").read_text() == "never shown\n"
+    assert uncommitted.finish_discards(git) == [], "it is said once"
+    shutil.rmtree(kept)
 
     (root / "a").write_text("seen\n")
     shown = uncommitted.show_loss(git, "a", "discard")

@@ -244,8 +244,13 @@ class WorkspaceApi:
         message, author = _parse_message(body)
         only = parse_texts(body, "paths")
         answer = await self._on_workspace(changes.create_commit, self._workspace.git, message, author, only)
+        return await self._committed(request, answer)
+
+    async def _committed(self, request: web.Request, answer: dict[str, Any]) -> web.Response:
+        """Respond with a commit, whatever becomes of the status that is read after it: it has been created."""
         self._keeper.after_change()
-        await self._status(request)
+        with contextlib.suppress(ApiError, OSError):
+            await self._status(request)
         return json_response(answer)
 
     async def _selectable(self, request: web.Request) -> web.Response:
@@ -257,9 +262,7 @@ class WorkspaceApi:
         files = selected_commit.parse_selected(body)
         commit = selected_commit.commit_selected
         answer = await self._on_workspace(commit, self._workspace.git, message, author, files)
-        self._keeper.after_change()
-        await self._status(request)
-        return json_response(answer)
+        return await self._committed(request, answer)
 
     async def _loss(self, request: web.Request) -> web.Response:
         path, action = request.query.get("path", ""), uncommitted.parse_action(request.query.get("action", ""))

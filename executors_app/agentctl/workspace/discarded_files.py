@@ -2,7 +2,8 @@
 
 A file is renamed into a directory beside it, whose name says what was shown of it. If agentctl is killed in between,
 the file is found there later: it is deleted if it is exactly what a person has confirmed to discard and its place is
-taken, and gets its name again if that is free. All calls block.
+taken, and gets its name again if that is free. What is neither stays, in a directory that is looked at no more. All
+calls block.
 """
 
 from __future__ import annotations
@@ -17,6 +18,8 @@ from contextlib import contextmanager, suppress
 from typing import Final
 
 _PLACE: Final = re.compile(r"\.[0-9a-f]{32}-[0-9a-f]{8}\.discarded")
+_SUFFIX: Final = ".discarded"
+_KEPT_SUFFIX: Final = ".kept"
 _DIRECTORY: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
@@ -26,7 +29,7 @@ def set_aside(folder: int, name: str, content: str) -> Iterator[int]:
 
     Yields the opened directory where it is meanwhile. ``content`` is what was shown of it. Raises OSError.
     """
-    place = f".{_digest(content)}-{secrets.token_hex(4)}.discarded"
+    place = f".{_digest(content)}-{secrets.token_hex(4)}{_SUFFIX}"
     os.mkdir(place, 0o755, dir_fd=folder)
     aside = os.open(place, _DIRECTORY, dir_fd=folder)
     try:
@@ -54,6 +57,11 @@ def split_discarded(path: str) -> tuple[str, str, str] | None:
     return None
 
 
+def kept_place(place: str) -> str:
+    """Return the name that a place has once ``finish_discard`` has returned ``kept``."""
+    return place.removesuffix(_SUFFIX) + _KEPT_SUFFIX
+
+
 def finish_discard(folder: int, place: str, name: str, read_content: Callable[[int], str]) -> str:
     """Finish or undo what a killed agentctl has begun, and return ``deleted``, ``restored`` or ``kept``.
 
@@ -72,6 +80,8 @@ def finish_discard(folder: int, place: str, name: str, read_content: Callable[[i
             _put_back(aside, folder, name)
             return "" if _is_there(aside, name) else "restored"
         if not place.startswith(f".{_digest(read_content(aside))}-"):
+            # It is said once: what keeps the name of the place would be found, read and told with each status.
+            os.rename(place, kept_place(place), src_dir_fd=folder, dst_dir_fd=folder)
             return "kept"
         os.unlink(name, dir_fd=aside)
         return "deleted"

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from executors_app.agentctl.workspace.changes import checked_path
-from executors_app.agentctl.workspace.discarded_files import finish_discard, set_aside, split_discarded
+from executors_app.agentctl.workspace.discarded_files import finish_discard, kept_place, set_aside, split_discarded
 from executors_app.agentctl.workspace.paths import open_path
 from executors_app.agentctl.workspace.status_format import STATUS, parse_git_status
 from executors_app.agentctl.workspace.submodule_changes import submodule_around
@@ -120,7 +120,8 @@ def finish_discards(git: WorkspaceGit) -> list[tuple[str, str]]:
     No file is lost: only exactly what a person has confirmed to discard is deleted. Raises GitError.
     """
     pattern = ":(glob)**/.*.discarded/*"
-    listed = git.run("ls-files", "--others", "--exclude-standard", "-z", "--", pattern, limit=_LIST_LIMIT).fields
+    # Ignored ones, too: a .gitignore may name whatever begins with a dot.
+    listed = git.run("ls-files", "--others", "-z", "--", pattern, limit=_LIST_LIMIT).fields
     told = []
     for path in map(os.fsdecode, listed[:_MAX_FINISHED]):
         try:
@@ -140,7 +141,8 @@ def _finish_discard(git: WorkspaceGit, path: str) -> list[tuple[str, str]]:
         outcome = finish_discard(folder, place, name, lambda aside: content_of(aside, name, original))
     if not outcome:
         return []
-    return [(original, _FINISHED[outcome].format(path=os.fsencode(path).decode("utf-8", "replace")))]
+    kept = "/".join(filter(None, (folder_path, kept_place(place), name)))
+    return [(original, _FINISHED[outcome].format(path=os.fsencode(kept).decode("utf-8", "replace")))]
 
 
 def _changed(path: str) -> ApiError:
