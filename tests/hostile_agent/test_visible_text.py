@@ -148,7 +148,9 @@ def _plant() -> None:
 def _paths(values: Mapping[str, Any]) -> Iterator[str]:
     for route, methods in PAGES.items():
         if "get" in methods and 200 in methods["get"].statuses and not route.endswith(".png"):
-            yield "/" + re.sub(r"<\w+:(\w+)>", lambda found: str(values[found[1]]), route)
+            query = methods["get"].query
+            path = "/" + re.sub(r"<\w+:(\w+)>", lambda found: str(values[found[1]]), route)
+            yield f"{path}?{query}" if query else path
     for name in MODELS:
         yield f"/admin/{name}/"
 

@@ -205,7 +205,8 @@ class Walk:
         names = {**self.ids, "task_id": first.task_id, "session_id": first.id, "entry_id": entry, "name": "demo"}
         badges = {}
         for route in ROUTES:
-            path = "/" + re.sub(r"<\w+:(\w+)>", lambda found: names[found[1]], route)
+            query = PAGES[route]["get"].query
+            path = "/" + re.sub(r"<\w+:(\w+)>", lambda found: names[found[1]], route) + (f"?{query}" if query else "")
             badges[path] = _number(self.go(path).locator("#attention-count"))
         if len(set(badges.values())) > 1:
             self.found.append(f"what needs you, by page: {badges}")
