@@ -5,7 +5,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Mapping
 from typing import Any, Final
-from urllib.parse import urlencode
+from urllib.parse import quote, unquote, urlencode
 
 from django.contrib import messages
 from django.http import Http404, HttpResponse
@@ -48,6 +48,8 @@ def undo_changes(request: UserHttpRequest, task_id: uuid.UUID, session_id: uuid.
     session = find_session(request, task_id, session_id)
     given = request.POST if request.method == "POST" else request.GET
     path, action = (str(given.get(name, "")) for name in ("path", "action"))
+    if request.method == "POST":
+        path = unquote(path)
     if action not in _UNDO.values() or not path:
         raise Http404("no such action")
     if request.method == "POST":
@@ -57,7 +59,7 @@ def undo_changes(request: UserHttpRequest, task_id: uuid.UUID, session_id: uuid.
         loss = services.show_loss(session, path, action)
     except ExecutorError as error:
         return render(request, "review/undo.html", context | {"refusal": error.message})
-    shown = {"loss": loss, "lines": _diff_lines(loss["lines"])}
+    shown = {"loss": loss, "lines": _diff_lines(loss["lines"]), "path_value": quote(path)}
     context |= {**shown, "may_write": may_write_session(request.user, session)}
     return render(request, "review/undo.html", context)
 
@@ -100,12 +102,12 @@ def _commit(request: UserHttpRequest, session: TaskSession) -> HttpResponse:
 
 
 def _selected(value: str) -> dict[str, str]:
-    """Parse the value of a check box: content, version and path. Browsers send line ends as CR LF."""
+    """Parse the value of a check box: content, version and quoted path, because browsers change line ends in values."""
     content, _, rest = value.partition(" ")
     version, _, path = rest.partition(" ")
     if content not in _GROUPS:
         raise Http404("no such content")
-    return {"content": content, "version": version, "path": path.replace("\r\n", "\n")}
+    return {"content": content, "version": version, "path": unquote(path)}
 
 
 def _commit_page(
@@ -135,7 +137,7 @@ def _row(file: Mapping[str, Any], chosen: set[tuple[str, str]] | None) -> dict[s
     return {
         **file,
         "words": file["change"].replace("_", " "),
-        "value": f"{file['content']} {file['version']} {file['path']}",
+        "value": f"{file['content']} {file['version']} {quote(file['path'])}",
         "is_chosen": is_chosen,
         "action": action.capitalize(),
         # A repository inside the workspace is a directory.
@@ -144,7 +146,6 @@ def _row(file: Mapping[str, Any], chosen: set[tuple[str, str]] | None) -> dict[s
 
 
 def _undo(request: UserHttpRequest, session: TaskSession, path: str, action: str) -> HttpResponse:
-    path = path.replace("\r\n", "\n")
     try:
         services.undo_change(session, path, action, str(request.POST.get("version", ""))[:64])
     except ExecutorError as error:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from html import unescape
 from typing import Any
+from urllib.parse import unquote
 
 import pytest
 
@@ -38,7 +39,7 @@ def test_selected_files_are_committed_as_they_were_shown(ada: Any, session: Task
     (root / "<b>\u202e").write_text("new\n")
     html = get(ada, session, "commit/")
     values = field(html, "file")
-    assert [value.split(" ", 2)[2] for value in values] == ["script", "<b>\u202e", "picture"]
+    assert [unquote(value.split(" ", 2)[2]) for value in values] == ["script", "<b>\u202e", "picture"]
     assert "&lt;b&gt;⟦RLO⟧" in html
     assert "Select at least one file." in post(ada, session, "commit/", message="x")
     assert "Enter a message." in post(ada, session, "commit/", message=" ", file=values)
@@ -83,6 +84,27 @@ def test_changes_are_unstaged_and_discarded_after_a_page_has_shown_them(
     assert "has no changes" in get(ada, session, "undo/?path=code.py&action=discard")
     for query in ("?path=code.py&action=delete", "?action=discard"):
         assert ada.get(f"{path_of(session)}changes/undo/{query}").status_code == 404
+
+
+@pytest.mark.parametrize("name", ["a\rb", "a\nb", "a\r\nb %41", "-x ü +"])
+def test_name_of_a_file_comes_back_as_it_is_from_a_form(
+    ada: Any, session: TaskSession, place: Place, name: str
+) -> None:
+    root = place.workspace
+    run_git(root, "stash", "--include-untracked")
+    (root / name).write_text("new\n")
+    values = field(get(ada, session, "commit/"), "file")
+    assert not re.search(r"[\r\n]", "".join(values)), "a browser would send other line ends"
+    assert "Committed as" in post(ada, session, "commit/", message="New", file=values)
+    assert run_git(root, "status", "--porcelain") == ""
+
+    (root / name).write_text("changed\n")
+    [link] = re.findall(r'class="undo" href="[^"?]*(\?[^"]*)"', get(ada, session, "commit/"))
+    html = get(ada, session, f"undo/{unescape(link)}")
+    about = {key: field(html, key)[0] for key in ("path", "action", "version")}
+    assert not re.search(r"[\r\n]", about["path"])
+    assert "Discarded the changes of" in post(ada, session, "undo/", **about)
+    assert (root / name).read_text() == "new\n"
 
 
 def test_pages_say_what_prevents_a_commit(ada: Any, session: TaskSession, place: Place) -> None:
