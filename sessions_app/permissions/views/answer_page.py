@@ -45,7 +45,7 @@ def requests_live(request: UserHttpRequest, task_id: uuid.UUID, session_id: uuid
 
 def _context(request: UserHttpRequest, session: TaskSession) -> dict[str, Any]:
     writes = may_write_session(request.user, session)
-    asked = request.GET.get("request", "")
+    asked = request.GET.get("request", "").replace("\0", "")
     if asked:
         card = request_card(session, asked)
         cards = [card] if card else []
@@ -72,9 +72,18 @@ def _page_before(request: UserHttpRequest) -> str:
     """Return the page of this site to go back to: ``next``, or the one with the link that was followed."""
     given = request.GET.get("next", "")
     if not given:
-        before = urlsplit(request.headers.get("Referer", ""))
-        if before.netloc == request.get_host() and before.path != request.path:
-            given = before._replace(scheme="", netloc="", fragment="").geturl()
+        given = _linking_page(request)
     if given.startswith("/") and url_has_allowed_host_and_scheme(given, None):
         return given
     return reverse("attention")
+
+
+def _linking_page(request: UserHttpRequest) -> str:
+    """Return path and query of the other page of this site whose link was followed; empty without one."""
+    try:
+        before = urlsplit(request.headers.get("Referer", ""))
+    except ValueError:  # not an address
+        return ""
+    if before.netloc != request.get_host() or before.path == request.path:
+        return ""
+    return before._replace(scheme="", netloc="", fragment="").geturl()

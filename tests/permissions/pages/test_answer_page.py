@@ -114,7 +114,20 @@ def test_viewer_reads_the_request_and_gets_neither_links_nor_answers(ada: Client
     assert not any("/requests/" in ada.get(place).text for place in ("/", "/attention/"))
 
 
-@pytest.mark.parametrize("place", ["https://elsewhere.example/", "//elsewhere.example/", "javascript:alert(1)", "x"])
+@pytest.mark.parametrize("request_id", ["p\0", "p" * 1000, "p%", "../p1"])
+def test_id_that_no_request_can_have_finds_nothing(request_id: str, ada: Client, world: World) -> None:
+    session = world.running_session()
+    ingest_lines(session, asks_to_run())
+    page = page_of(session, request=request_id)
+    for address in (page, page.replace("requests/", "requests/live/")):
+        answer = ada.get(address)
+        assert (answer.status_code, buttons_of(answer.text)) == (200, [])
+
+
+@pytest.mark.parametrize(
+    "place",
+    ["https://elsewhere.example/", "//elsewhere.example/", "javascript:alert(1)", "x", "http://[", "http://[x]/"],
+)
 def test_page_never_leads_to_another_site(place: str, ada: Client, world: World) -> None:
     session = world.running_session()
     ingest_lines(session, asks_to_run())
