@@ -28,6 +28,22 @@ function insert(place, made) {
   place.insertBefore(made, before);
 }
 
+// Remove the oldest messages until `count` are left. Steps of a sub-agent that are newer than the new beginning stay, beside
+// the other messages: only what was before the beginning can be loaded again.
+export function keepNewest(count) {
+  while (list.childElementCount > count) removeOldest(list.childElementCount - count);
+}
+
+function removeOldest(count) {
+  const removed = [...list.children].slice(0, count);
+  for (const one of removed) one.remove();
+  const first = Number(list.firstElementChild.dataset.seq);
+  for (const step of removed.flatMap((one) => [...one.querySelectorAll(".nested > .message")])) {
+    const isInside = list.contains(step); // of a step that has just been put there
+    if (!isInside && Number(step.dataset.seq) > first) insert(list, step);
+  }
+}
+
 export function showEarlier(messages) {
   const later = list.firstElementChild;
   list.prepend(...messages.map(madeOf).filter((made) => !document.getElementById(made.id)));

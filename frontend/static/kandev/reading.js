@@ -1,7 +1,7 @@
 // Scrolling in a conversation: stay at the end or at the reader's position, announce new messages, and load older
 // ones at the beginning.
 
-import { showEarlier } from "./conversation.js";
+import { keepNewest, showEarlier } from "./conversation.js";
 import { whenShown } from "./tabs.js";
 import { showLocalTimes } from "./times.js";
 
@@ -117,7 +117,7 @@ function offerEarlier(link) {
 function forgetOldest() {
   let link = document.getElementById("earlier");
   if (list.childElementCount <= MOST || link?.ariaBusy === "true") return;
-  while (list.childElementCount > KEPT) list.firstElementChild.remove();
+  keepNewest(KEPT);
   if (!link) {
     link = Object.assign(document.createElement("a"), { id: "earlier", textContent: "Earlier messages" });
     const place = document.createElement("p");

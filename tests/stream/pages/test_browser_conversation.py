@@ -168,6 +168,32 @@ def test_open_page_holds_a_limited_number_of_messages_without_a_gap(
     assert ada.unexpected(*NO_SOCKET) == []
 
 
+def test_steps_of_a_call_that_was_forgotten_stay_on_the_page(
+    visit: Any, world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(conversation, "PAGE_SIZE", 4)
+    monkeypatch.setattr(conversation, "PAGES_HELD", 2)
+    session = world.running_session()
+    call = {"kind": "tool.call", "tool_call_id": "t", "title": "Explore", "status": "in_progress"}
+    ingest_lines(session, call)
+    ada = visit()
+    page = ada.open(path_of(session))
+    messages = page.locator(".message")
+    for number in range(10):
+        step = {**call, "tool_call_id": f"s{number}", "title": f"Step {number}", "parent_tool_call_id": "t"}
+        ingest_lines(session, step, {**call, "tool_call_id": f"own{number}", "title": f"My own {number}"})
+        expect(messages.get_by_text(f"My own {number}", exact=True)).to_be_visible()
+    newest = list(session.messages.order_by("-seq").values_list("seq", flat=True))
+    eventually(lambda: 4 <= len(_seqs(page)) <= 8, describe="the page has forgotten the oldest messages")
+    page.evaluate("scrollTo(0, 0)")
+    shown = sorted(_seqs(page), reverse=True)
+    assert shown == newest[: len(shown)]
+    page.get_by_role("link", name="Earlier messages").click()
+    expect(messages).to_have_count(len(shown) + 4)
+    assert sorted(_seqs(page), reverse=True) == newest[: len(shown) + 4]
+    assert ada.unexpected(*NO_SOCKET) == []
+
+
 def _seqs(page: Page) -> list[int]:
     seqs: list[int] = page.evaluate("[...document.querySelectorAll('.message')].map((one) => Number(one.dataset.seq))")
     return seqs
