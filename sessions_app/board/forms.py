@@ -129,12 +129,21 @@ class TaskCreateForm(_StartForm):
         )
 
     def clean(self) -> dict[str, Any]:
-        """Refuse another team's agent profile."""
+        """Refuse another team's agent profile, and files that no prompt would carry."""
         values = super().clean() or {}
+        self._require_prompt_of_files(values)
         repository, profile = values.get("repository"), values.get("agent_profile")
         if repository and profile and profile.team_id not in (None, repository.team_id):
             self.add_error("agent_profile", "This agent profile belongs to a different team than the repository.")
         return values
+
+    def _require_prompt_of_files(self, values: dict[str, Any]) -> None:
+        if not values.get("attachments"):
+            return
+        if "only" in self.data:
+            self.add_error("attachments", "Files are sent with the first prompt: create and start, or choose none.")
+        elif "description" in values and not _first_prompt(values["description"]):
+            self.add_error("description", "Files need a prompt that explains what to do with them.")
 
     @property
     def first_prompt(self) -> str:

@@ -13,6 +13,7 @@ from django.conf import settings
 from django.contrib import messages
 from django.contrib.auth.models import User
 from django.core.exceptions import PermissionDenied
+from django.db.transaction import atomic
 from django.http import HttpResponse, JsonResponse
 from django.shortcuts import redirect, render
 from django.urls import reverse
@@ -154,7 +155,7 @@ def show_board(request: UserHttpRequest) -> HttpResponse:
         try:
             return _create(request, form)
         except SessionsError as error:
-            messages.error(request, error.message)
+            form.add_error(None, error.message)  # on the open form, which keeps what was entered
     criteria = parse_filter(request.GET)
     context = {
         "form": form,
@@ -198,6 +199,13 @@ def _keep_choice(response: HttpResponse, choice: str, max_age: int) -> None:
 
 
 def _create(request: UserHttpRequest, form: TaskCreateForm) -> HttpResponse:
+    """Create a task and maybe its session: both or none, so that whoever tries again gets no second task."""
+    with atomic():
+        return redirect(*_create_rows(request, form))
+
+
+def _create_rows(request: UserHttpRequest, form: TaskCreateForm) -> tuple[Any, ...]:
+    """Return the page of what was created, as arguments of ``redirect``."""
     values = form.cleaned_data
     task = create_task(
         request.user,
@@ -210,7 +218,7 @@ def _create(request: UserHttpRequest, form: TaskCreateForm) -> HttpResponse:
         },
     )
     if "only" in request.POST:
-        return redirect("task", task.id)
+        return "task", task.id
     session = create_session(
         request.user,
         task,
@@ -219,7 +227,7 @@ def _create(request: UserHttpRequest, form: TaskCreateForm) -> HttpResponse:
         prompt=form.first_prompt,
         files=values["attachments"],
     )
-    return redirect("session", task.id, session.id)
+    return "session", task.id, session.id
 
 
 _PREREQUISITES: Final = {

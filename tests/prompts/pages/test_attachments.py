@@ -9,7 +9,9 @@ import pytest
 from django.core.files.uploadedfile import SimpleUploadedFile
 from django.test import Client
 
-from sessions_app.models import Prompt, TaskSession
+from sessions_app.board.views import board
+from sessions_app.kernel.services.errors import ExecutorDisabled
+from sessions_app.models import Prompt, Task, TaskSession
 from tests.pages.world import World, ingest_lines, make_world, path_of
 
 pytestmark = [pytest.mark.django_db, pytest.mark.any_database]
@@ -71,6 +73,41 @@ def test_forms_for_new_tasks_and_sessions_take_files(world: World, client: Clien
     form = {**chosen, "title": "New", "description": "Read it", "repository": session.task.repository_id}
     assert client.post("/", {**form, "attachments": SimpleUploadedFile("b.txt", b"x")}).status_code == 302
     assert [each["name"] for each in Prompt.objects.get(text="Read it").attachments] == ["b.txt"]
+
+
+@pytest.mark.parametrize(
+    ("values", "why"),
+    [
+        ({"description": " "}, "Files need a prompt that explains what to do with them."),
+        ({"description": "Read it", "only": "1"}, "Files are sent with the first prompt"),
+    ],
+)
+def test_new_task_whose_files_would_be_lost_is_not_created(
+    world: World, client: Client, values: dict[str, str], why: str
+) -> None:
+    row = world.task()
+    chosen = {"agent_profile": world.profile.pk, "executor": world.executor.pk, "repository": row.repository_id}
+    file = SimpleUploadedFile("b.txt", b"x")
+    answer = client.post("/", {**chosen, **values, "title": "New", "attachments": file})
+    assert (answer.status_code, Task.objects.filter(title="New").count()) == (422, 0)
+    assert why in answer.content.decode()
+
+
+def test_new_task_whose_session_is_refused_is_not_created(
+    world: World, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: Any, **__: Any) -> None:
+        raise ExecutorDisabled
+
+    monkeypatch.setattr(board, "create_session", refuse)
+    row = world.task()
+    chosen = {"agent_profile": world.profile.pk, "executor": world.executor.pk, "repository": row.repository_id}
+    answer = client.post("/", {**chosen, "title": "New", "description": "Read it"})
+    page = answer.content.decode()
+    assert (answer.status_code, Task.objects.filter(title="New").count()) == (422, 0)
+    assert ExecutorDisabled().message in page
+    assert 'id="new-task" open' in page
+    assert "Read it</textarea>" in page
 
 
 def test_form_says_why_a_file_cannot_be_sent(world: World, client: Client) -> None:
