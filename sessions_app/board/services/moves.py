@@ -11,7 +11,7 @@ from django.db.transaction import atomic
 from sessions_app.board.rules.moves import COLUMN_NAMES, MovableTask, Move, possible_moves, why_not
 from sessions_app.board.services.tasks import cancel_task, create_session_with_defaults, finish_task, reopen_task
 from sessions_app.kernel.rules.states import TaskState, task_state
-from sessions_app.kernel.services.errors import Conflict, TerminalState
+from sessions_app.kernel.services.errors import Conflict, NotFound, TerminalState
 from sessions_app.models import Task
 
 
@@ -45,12 +45,14 @@ def find_move(task: Task, shown: TaskState, target: TaskState) -> Move:
 def move_task(user: User, task: Task, shown: TaskState, target: TaskState) -> Move:
     """Move a task, and return how; nothing changes unless it is where it was shown. Raises what ``find_move`` raises.
 
-    A start raises what ``create_session_with_defaults`` raises.
+    Raises NotFound for a task that was deleted meanwhile. A start raises what ``create_session_with_defaults`` raises.
     """
     with atomic():
         # First its sessions, then the task, like everyone: from here on, both stay as they are compared.
         list(task.sessions.select_for_update(no_key=True).order_by("id").values_list("id"))
-        row = Task.objects.select_for_update(no_key=True).get(id=task.id)
+        row = Task.objects.select_for_update(no_key=True).filter(id=task.id).first()
+        if row is None:
+            raise NotFound  # it was deleted meanwhile
         move = find_move(row, shown, target)
         _CARRY_OUT[move](user, row)
     return move

@@ -116,6 +116,20 @@ def test_unfinished_work_is_shown_before_a_task_is_done(
     assert state_of(task) == "DONE"
 
 
+def test_move_of_a_task_that_is_deleted_meanwhile_says_so(
+    ada: Client, world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    task = without_sessions(world)
+
+    def delete_first(_: Task) -> UnfinishedTask:
+        Task.objects.all().delete()
+        return UnfinishedTask([], 0, 0)
+
+    monkeypatch.setattr(views, "unfinished_work", delete_first)
+    status, answer = move(ada, task, "TODO", "DONE")
+    assert (status, answer["code"]) == (409, "not_found")
+
+
 def test_form_without_a_script_leads_back_to_the_board(ada: Client, world: World) -> None:
     task = in_review(world)
     for shown, sentence in (("TODO", "by now. Nothing was changed."), ("REVIEW", "is cancelled.")):
