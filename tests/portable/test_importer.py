@@ -58,6 +58,14 @@ def test_exported_session_is_imported_unchanged(folder: Path) -> None:
     assert back.epoch != session.epoch
 
 
+def test_imported_task_is_not_said_to_be_in_its_column_since_the_import(folder: Path) -> None:
+    export(make_session(), folder)
+    delete_sessions()
+
+    assert run_import(folder) == 0
+    assert [(task.state, task.in_state_since) for task in Task.objects.all()] == [("TODO", None)]
+
+
 def test_prompt_files_are_imported_and_damaged_ones_reported(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     session = running_session("first")
     good, bad = (AttachedFile(name, "text/plain", name.encode()) for name in ("good", "bad"))

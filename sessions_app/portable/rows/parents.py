@@ -94,6 +94,7 @@ def _find_or_create_task(session_id: uuid.UUID, snapshot: SnapshotValues, team: 
             "repository": _find_repository(recorded, snapshot, team, notes),
             "base_branch": recorded.text("base_branch", 255),
             "state": recorded.one_of("state", set(TaskState), TaskState.TODO),
+            "entered_state": "",  # since when is not recorded: not since the import
             "archived_at": recorded.time("archived_at"),
             "created_by": find_user(recorded.text("created_by")),
         },
