@@ -51,7 +51,7 @@ class Heartbeat:
         self._next_at = now + BEAT_EVERY
         try:
             self.beat()
-        except Error as error:
+        except (Error, OSError) as error:  # also one of a machine that has no descriptors left
             if not self._is_failing:
                 log.warning("no sign of life can be recorded: %s", error)
             self._is_failing = True

@@ -95,8 +95,8 @@ def _attended_places() -> set[str]:
 
 def names_of_places() -> dict[str, str]:
     """Return the name of each known place (``ExecutorRunning.host_id``)."""
-    rows = HostProcess.objects.order_by("beat_at").values_list("place", "host__name")[:MAX_PROCESSES]
-    return dict(rows)
+    rows = HostProcess.objects.order_by("-beat_at").values_list("place", "host__name")[:MAX_PROCESSES]
+    return dict(reversed(list(rows)))
 
 
 def describe_down() -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import subprocess
 from typing import Any
 
@@ -80,17 +81,18 @@ def test_report_is_due_again_only_after_a_while(monkeypatch: pytest.MonkeyPatch)
     assert beats == [1]
 
 
-def test_database_that_is_away_stops_no_process(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize("error", [OperationalError("gone"), OSError(errno.EMFILE, "gone")])
+def test_report_that_fails_stops_no_process(
+    error: Exception, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     heartbeat = Heartbeat(Role.WORKER)
     heartbeat.beat()
 
     def fail(*args: object) -> None:
-        raise OperationalError("gone")
+        raise error
 
     monkeypatch.setattr("sessions_app.hosts.heartbeats.measure", fail)
     heartbeat.beat_if_due()
     heartbeat._next_at = 0.0
     heartbeat.beat_if_due()
-    assert [record.getMessage() for record in caplog.records] == ["no sign of life can be recorded: gone"]
+    assert [record.getMessage() for record in caplog.records] == [f"no sign of life can be recorded: {error}"]

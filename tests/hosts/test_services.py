@@ -56,6 +56,14 @@ def test_host_with_agents_and_without_a_supervisor_is_named_to_staff_only(world:
     assert [report.is_unattended for report in services.list_hosts()] == [False]
 
 
+def test_names_of_places_are_those_reported_last(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(services, "MAX_PROCESSES", 2)
+    reported("worker", 900, name="long-gone", place="p0")
+    reported("worker", 600, name="build-1", place="p1")
+    reported("worker", 0, name="build-2", place="p1")
+    assert services.names_of_places() == {"p1": "build-2"}
+
+
 def test_agents_that_any_host_reaches_leave_none_unattended(world: World) -> None:
     execution = agent_on(world, "p2")
     ExecutorRunning.objects.filter(id=execution.id).update(runtime="remote_docker")
