@@ -280,3 +280,21 @@ def test_later_test_has_a_task_of_its_own_once_the_task_of_tests_was_renamed(wor
     let_time_pass()
     delete_finished()
     assert list(TaskSession.objects.filter(pk__in=(first.pk, later.pk))) == [first]
+
+
+def test_earlier_test_that_somebody_went_on_with_does_not_hide_what_a_later_one_has_shown(
+    world: World, tmp_path: Path
+) -> None:
+    kind, place = agent_type("demo"), (world.team, world.executor)
+    used = start(world)
+    finish(used, tmp_path)
+    Prompt.objects.create(session=used, message_id="more", text="Go on.", by=world.ada)
+    AgentSettings.objects.create(session=used, logs_out=True, auth_at=timezone.now())
+    later = start(world)
+    finish(later, tmp_path)
+    let_time_pass()
+    delete_finished()
+    result = agent_setup.newest_result(kind, *place)
+    assert result is not None
+    assert (result.session, result.started_at) == (None, later.created_at)
+    assert not agent_login.published_in_test(kind, *place).logs_out

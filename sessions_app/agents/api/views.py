@@ -102,7 +102,8 @@ class AgentTypeLoginView(ApiView):
         kind, team, executor = _known_type(name), place["team"], place["executor"]
         argv = agent_login.profile_argv(agent_setup.profile_for(kind, team), kind, executor.runtime)
         reported = agent_login.reported_at(team.pk, executor.pk, kind.name)
-        session = agent_setup.newest_test(kind, team, executor)
+        newest = agent_setup.newest_evidence(kind, team, executor)
+        session = newest if isinstance(newest, TaskSession) else None
         published = agent_login.published_in_test(kind, team, executor)
         last = agent_login.login_of_test(kind, team, executor)
         document = agent_login.login_document(kind, reported, argv, session, published=published, last=last)

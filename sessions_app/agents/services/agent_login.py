@@ -82,24 +82,20 @@ def published_logins(session: TaskSession | None) -> PublishedLogins:
 
 def published_in_test(kind: AgentType, team: Group, executor: Executor) -> PublishedLogins:
     """Return what the agent of the team's newest test there published, also after the test was deleted."""
-    session = agent_setup.newest_test(kind, team, executor)
-    if session is not None:
-        return published_logins(session)
-    row = agent_setup.stored_result(kind, team, executor)
-    if row is None:
-        return PublishedLogins()
-    return PublishedLogins(parse_auth_methods(row.auth_methods), row.logs_out, row.auth_at)
+    newest = agent_setup.newest_evidence(kind, team, executor)
+    if newest is None or isinstance(newest, TaskSession):
+        return published_logins(newest)
+    return PublishedLogins(parse_auth_methods(newest.auth_methods), newest.logs_out, newest.auth_at)
 
 
 def login_of_test(kind: AgentType, team: Group, executor: Executor) -> dict[str, Any] | None:
     """Return the last login that was requested in the team's newest test there, also after it was deleted."""
-    session = agent_setup.newest_test(kind, team, executor)
-    if session is not None:
-        return login_state(session)
-    row = agent_setup.stored_result(kind, team, executor)
-    if row is None:
+    newest = agent_setup.newest_evidence(kind, team, executor)
+    if newest is None:
         return None
-    return dict(row.login) or None
+    if isinstance(newest, TaskSession):
+        return login_state(newest)
+    return dict(newest.login) or None
 
 
 def login_methods(published: PublishedLogins, argv: Sequence[str]) -> list[dict[str, Any]]:

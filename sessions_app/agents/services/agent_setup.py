@@ -333,18 +333,24 @@ class TestResult:
 
 def newest_result(kind: AgentType, team: Group, executor: Executor) -> TestResult | None:
     """Return what the newest test has shown so far; None: the agent has not been tested here."""
-    session = newest_test(kind, team, executor)
-    if session is not None:
-        return test_result(session)
-    row = stored_result(kind, team, executor)
-    if row is None:
+    newest = newest_evidence(kind, team, executor)
+    if newest is None:
         return None
-    return TestResult(None, row.started_at, row.state, row.reply, row.seconds, row.error, row.exit)
+    if isinstance(newest, TaskSession):
+        return test_result(newest)
+    return TestResult(None, newest.started_at, newest.state, newest.reply, newest.seconds, newest.error, newest.exit)
 
 
-def stored_result(kind: AgentType, team: Group, executor: Executor) -> AgentTestResult | None:
-    """Return the result of the last test that is deleted."""
-    return AgentTestResult.objects.filter(team=team, executor=executor, agent_type=kind.name).first()
+def newest_evidence(kind: AgentType, team: Group, executor: Executor) -> TaskSession | AgentTestResult | None:
+    """Return the team's newest test there, or what it has shown if it is deleted; None: there was none.
+
+    An earlier test whose session somebody went on with is still there, but says less than a later result.
+    """
+    session = newest_test(kind, team, executor)
+    row = AgentTestResult.objects.filter(team=team, executor=executor, agent_type=kind.name).first()
+    if session is None or (row is not None and row.started_at > session.created_at):
+        return row
+    return session
 
 
 def test_result(session: TaskSession) -> TestResult:
