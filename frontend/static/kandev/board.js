@@ -50,13 +50,15 @@ place.addEventListener("click", (event) => {
   const shown = new Set([...column.querySelectorAll(".task")].map((card) => card.dataset.key));
   filters.elements[link.dataset.state].value = link.dataset.limit;
   look();
-  // The first task that was not there before gets the focus, because the link may be gone.
+  // The first task that was not there before gets the focus, because the link may be gone; but not from a user who has
+  // gone elsewhere meanwhile.
   const focusNew = () => {
-    const cards = [...document.getElementById(column.getAttribute("aria-labelledby")).parentElement.querySelectorAll(".task")];
-    const added = cards.find((card) => !shown.has(card.dataset.key));
-    if (!added) return;
+    const now = place.querySelector(`.column[data-state="${link.dataset.state}"]`), focused = document.activeElement;
+    const isHere = focused === document.body || now?.contains(focused);
+    const added = [...(now?.querySelectorAll(".task") ?? [])].find((card) => !shown.has(card.dataset.key));
+    if (isHere && !added) return;
     place.removeEventListener("kandev:shown", focusNew);
-    added.querySelector(".title").focus({ preventScroll: true });
+    if (isHere) added.querySelector(".title").focus({ preventScroll: true });
   };
   place.addEventListener("kandev:shown", focusNew);
 });
