@@ -101,6 +101,13 @@ def test_request_tells_a_command_as_it_is_typed(call: dict[str, Any], expected: 
     assert as_read(item).why == f"It asks to run: {expected}"
 
 
+@pytest.mark.parametrize("field", ["command", "cmd"])
+def test_command_of_very_many_words_is_told_as_its_input(field: str, world: World) -> None:
+    call = {"title": "Run", "raw_input": {field: [";"] * 100_000}}
+    why = as_read(raise_notice(world, notices.permission_notice("p2", call))).why
+    assert why.startswith(f'It asks to run: Run. Input: {{"{field}": [";", ";"')
+
+
 def test_item_is_searched_once(item: AttentionItem, searches: CountedSearches) -> None:
     first, second = as_read(item).why, as_read(item).why
     assert (first == second, searches.items) == (True, 1)

@@ -20,7 +20,7 @@ from sessions_app.attention.rules.quotations import (
 )
 from sessions_app.kernel.rules.wording import plural
 from sessions_app.sessions.rules.situation_facts import AGENT_DIED_HEADLINE, HEADLINES, LABELS, Code, Label
-from sessions_app.stream.rules.tool_calls import UNKNOWN_ACTION, command_of, is_unknown_action
+from sessions_app.stream.rules.tool_calls import COMMAND_FIELDS, UNKNOWN_ACTION, command_of, is_unknown_action
 from sessions_app.usage.rules.budgets import HoldReason, hold_end_sentence, hold_sentence
 
 
@@ -116,6 +116,8 @@ WHAT_LIMIT: Final = 300
 """Characters of the first sentence."""
 _MAX_FILES: Final = 100
 """Files of a tool call that are read in order to name the first of them."""
+_MAX_COMMAND_WORDS: Final = 1000
+"""Words of a command that are joined in order to quote it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,7 +218,7 @@ def _describe_tool_call(tool_call: Mapping[str, Any]) -> Text:
     """Describe what the agent asks to do: title, command or kind and input, and files, as far as known."""
     title = _string(tool_call.get("title"))
     action = text(quote_ends(title) or "an action")
-    command = command_of(tool_call)
+    command = _command_of(tool_call)
     if kind := quote("" if command else _string(tool_call.get("tool_kind"))):
         action = text(action, " (", kind, ")")
     if sub_agent := quote(_string(tool_call.get("sub_agent"))):
@@ -228,6 +230,19 @@ def _describe_tool_call(tool_call: Mapping[str, Any]) -> Text:
     if paths := quote(", ".join(_first_paths(tool_call))):
         action = text(action, ". Files: ", paths)
     return action
+
+
+def _command_of(tool_call: Mapping[str, Any]) -> str:
+    """Return the command; empty if there is none, or if it has so many words that its input is told instead.
+
+    This runs in the transaction that raises the item, and the agent decides how many words it has to quote.
+    """
+    raw_input = tool_call.get("raw_input")
+    if isinstance(raw_input, dict):
+        lists = [raw_input[name] for name in COMMAND_FIELDS if isinstance(raw_input.get(name), list)]
+        if any(len(words) > _MAX_COMMAND_WORDS for words in lists):
+            return ""
+    return command_of(tool_call)
 
 
 def _input_of(tool_call: Mapping[str, Any]) -> tuple[str | Quotation, ...]:
