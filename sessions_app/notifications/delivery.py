@@ -219,6 +219,7 @@ def run_notifications() -> dict[str, int]:
         if not is_held:
             return {"planned": 0, "given": 0, "forgotten": 0}
         planned = plan_deliveries()
+        _restore_dropped_pushes()
         result = {"planned": planned, "given": send_due_deliveries(), "forgotten": delete_old_deliveries()}
     # Checked after the lock is released. A test that is requested earlier is found here, and a later one gets the lock.
     if _due_tests().exists():
@@ -320,6 +321,16 @@ def _plan_webhook(hook: Webhook) -> int:
             delivery.save(force_insert=True)
             made += _add_delivered_items(delivery, [item], target)
     return made
+
+
+def _restore_dropped_pushes() -> None:
+    """Make push messages due again that a process of release 1.0.0 has dropped.
+
+    It takes them for e-mails, drops those to users without an address, and tells no reason.
+    """
+    dropped = Delivery.objects.filter(channel="push", state=Delivery.State.DROPPED, last_error="", is_test=False)
+    recent = dropped.filter(device__isnull=False, created_at__gte=timezone.now() - MAX_DELIVERY_AGE)
+    recent.update(state=Delivery.State.PENDING, attempts=0, finished_at=None, next_attempt_at=timezone.now())
 
 
 def _plan_push(device: PushDevice) -> int:
@@ -464,6 +475,10 @@ class _Round:
         return account not in called and all(calls_of_team[team] < MAX_CALLS_PER_TEAM for team in self._teams[account])
 
 
+_DROP_REASONS: Final = {"push": "Nothing was left to tell, or this device was signed out or removed."}
+"""Why a delivery was dropped, by its channel."""
+
+
 def _claim_delivery(delivery_id: Any) -> Delivery | None:
     """Claim a delivery for this worker; None if it is not due. One that is no longer wanted is dropped."""
     now = timezone.now()
@@ -476,7 +491,7 @@ def _claim_delivery(delivery_id: Any) -> Delivery | None:
         "user", "device__user", "device__signed_with", "webhook__user", "webhook__team", "webhook__created_by"
     ).get(id=delivery_id)
     if not _is_wanted(row):
-        _finish_delivery(row, Delivery.State.DROPPED)
+        _finish_delivery(row, Delivery.State.DROPPED, _DROP_REASONS.get(row.channel, ""))
         row.state = Delivery.State.DROPPED
     return row
 

@@ -244,6 +244,20 @@ def test_nothing_is_pushed_any_more(
     assert (service.requests, states()) == ([], expected)
 
 
+def test_message_that_a_process_of_an_older_release_dropped_is_pushed(
+    service: Service, client: Client, browser: FakeBrowser, world: World
+) -> None:
+    subscribe(client, browser, endpoint_of(service))
+    PushDevice.objects.update(created_at=timezone.now() - timedelta(hours=1))
+    raise_item_of(world.session)
+    assert notifying.plan_deliveries() == 1
+    # 1.0.0 takes it for an e-mail to a user without an address.
+    Delivery.objects.update(state="dropped", attempts=1, last_error="", finished_at=timezone.now())
+    for _ in range(2):
+        notifying.run_notifications()
+    assert (len(service.requests), states()) == (1, ["sent"])
+
+
 def test_kinds_of_a_device_can_be_changed(client: Client, browser: FakeBrowser, world: World) -> None:
     subscribe(client, browser, "https://93.184.216.34/x")
     client.post(_device_page("kinds"), {"kinds": ["permission"]})
