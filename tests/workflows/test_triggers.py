@@ -385,6 +385,31 @@ def test_failed_trigger_is_reported_and_tried_at_next_slot(world: World, caplog:
     assert (row.triggers_enabled, row.next_run_at) == (True, NOON + timedelta(hours=1))
 
 
+def test_trigger_that_fails_unexpectedly_is_reported_until_it_starts(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    row = due_at(triggered(world, CRON), NOON)
+    other = due_at(triggered(world, CRON, "Another"), NOON + timedelta(seconds=1))
+
+    start = run_schedules.start_saved_run
+
+    def start_or_fail(by: Any, started: Workflow, *args: Any, **values: Any) -> Any:
+        if started.pk == row.pk:
+            raise RuntimeError("private words")
+        return start(by, started, *args, **values)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(run_schedules, "start_saved_run", start_or_fail)
+        assert start_due_runs(NOON + timedelta(seconds=1)) == 1
+    row.refresh_from_db()
+    assert row.trigger_error.startswith("An unexpected error occurred (RuntimeError).")
+    assert row.next_run_at == NOON
+    assert Workflow.objects.get(pk=other.pk).trigger_error == ""
+    assert start_due_runs(NOON + timedelta(seconds=1)) == 1
+    row.refresh_from_db()
+    assert row.trigger_error == ""
+
+
 def test_slot_whose_checks_are_unavailable_stays_due(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     due = due_at(triggered(world, CRON), NOON)
 

@@ -71,8 +71,10 @@ def _start_or_log(row: Workflow, now: datetime) -> bool:
         log.warning("workflow %s: its triggers wait, trying again in a minute: %s", row.id, error.message)
     except OperationalError:
         raise  # the database is not reachable
-    except Exception:
+    except Exception as error:
         log.exception("workflow %s: its triggers could not be handled", row.id)
+        reason = f"An unexpected error occurred ({type(error).__name__})."
+        _store_trigger_error(row, f"{reason} It is tried again each minute; the server log has the details.")
     return False
 
 
