@@ -102,6 +102,9 @@ def _save(request: UserHttpRequest, row: Repository) -> HttpResponse:
             form.add_error(None, f"{error.message} The fields show what you entered; reload the page to see theirs.")
         except Invalid as error:
             form.add_error(error.details.get("field"), error.message)
+        except SessionsError as error:  # it was removed, or the user's role changed, while branches were looked up
+            messages.error(request, error.message)
+            return redirect(_SECTION)
         else:
             messages.success(request, "Saved.")
             return redirect(request.path)

@@ -245,6 +245,8 @@ def act_on_profile(request: UserHttpRequest, profile_id: uuid.UUID, action: str)
         profile_settings.set_disabled(profile.pk, request.user, disabled=action == "disable")
     except ReadOnly as error:
         raise PermissionDenied from error
+    except SessionsError as error:
+        raise Http404(action) from error
     if action == "disable":
         said = f"{profile.name} is disabled: no new session can use it. Sessions that have it go on."
     else:

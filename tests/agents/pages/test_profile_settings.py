@@ -12,6 +12,7 @@ from executors_app.models import AgentProfile
 from executors_app.wire.executions import LOCAL
 from sessions_app.accounts.models import TeamRole
 from sessions_app.agents.services import profile_settings
+from sessions_app.agents.views import profile_settings as profile_views
 from tests.pages.world import World
 
 pytestmark = pytest.mark.any_database
@@ -180,3 +181,17 @@ def test_history_names_who_stored_a_key_of_an_agent_or_added_something_by_the_ap
     said = dict(LogEntry.objects.values_list("object_id", "change_message"))
     assert said == {str(codex.pk): "Changed env.", **{row["id"]: "Added." for row in made}}
     assert set(LogEntry.objects.values_list("user__username", flat=True)) == {world.ada.username}
+
+
+def test_profile_that_somebody_deletes_meanwhile_is_not_found(
+    staff: Client, profile: AgentProfile, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    find = profile_views._find
+
+    def find_and_delete(*args: Any) -> AgentProfile:
+        found = find(*args)
+        AgentProfile.objects.filter(pk=found.pk).delete()
+        return found
+
+    monkeypatch.setattr(profile_views, "_find", find_and_delete)
+    assert staff.post(address(profile, "disable/")).status_code == 404

@@ -11,8 +11,10 @@ from django.contrib.auth.models import User
 from django.db import connection
 from django.test import Client
 from django.test.utils import CaptureQueriesContext
+from django.utils import timezone
 
 from sessions_app.accounts.models import TeamRole
+from sessions_app.catalogue.services import repository_settings
 from sessions_app.models import Repository, RepositoryRemote
 from tests.executors.repositories import make_repository, run_git
 from tests.pages.world import World
@@ -106,3 +108,20 @@ def test_form_keeps_what_was_entered_when_somebody_else_was_first(ada: Client, w
     assert ada.post(page_of(row), {"action": "other"}).status_code == 400
     assert ada.post(page_of(row), {"action": "remove"}).status_code == 302
     assert fresh(row).removed_at is None, "what depends on it was not seen"
+
+
+def test_repository_that_somebody_removes_while_its_branches_are_looked_up_is_no_error(
+    ada: Client, world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_admin(world)
+    row = fresh(world.repository)
+    version = repository_settings.repository_version(row)
+
+    def remove_meanwhile(found: Repository, _values: Any) -> None:
+        Repository.objects.filter(pk=found.pk).update(removed_at=timezone.now())
+
+    monkeypatch.setattr(repository_settings, "_check_branches", remove_meanwhile)
+    body = {"action": "save", "name": "motor", "default_branch": "", "default_base": "", "version": version}
+    page = ada.post(page_of(row), body, follow=True)
+    assert "The repository was removed from the team." in page.text
+    assert fresh(row).name == row.name
