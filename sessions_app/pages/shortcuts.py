@@ -10,7 +10,7 @@ from django.forms import Form
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect, JsonResponse
 from django.shortcuts import get_object_or_404, redirect
 from django.template.loader import render_to_string
-from django.utils.http import url_has_allowed_host_and_scheme
+from django.utils.http import MAX_URL_REDIRECT_LENGTH, url_has_allowed_host_and_scheme
 
 from sessions_app.accounts.authorization import may_write
 from sessions_app.accounts.requests import UserHttpRequest
@@ -54,11 +54,15 @@ def queried_number(request: UserHttpRequest, name: str) -> int | None:
 
 
 def redirect_back(request: HttpRequest, default: str) -> HttpResponse:
-    """Redirect to the page in the form (``next``), or to ``default`` if that is on another site; 204 for a script."""
+    """Redirect to the page in the form (``next``); 204 for a script.
+
+    Redirect to ``default`` if that page is on another site, or its address is longer than Django redirects to.
+    """
     if "quiet" in request.POST:
         return HttpResponse(status=204)
     page = request.POST.get("next", "")
-    if url_has_allowed_host_and_scheme(page, {request.get_host()}, request.is_secure()):
+    is_short = len(page) <= MAX_URL_REDIRECT_LENGTH
+    if is_short and url_has_allowed_host_and_scheme(page, {request.get_host()}, request.is_secure()):
         return HttpResponseRedirect(page)  # not redirect(): it takes some texts for names of views
     return redirect(default)
 

@@ -8,6 +8,7 @@ from urllib.parse import urlencode
 
 import pytest
 from django.test import Client
+from django.utils.http import MAX_URL_REDIRECT_LENGTH
 
 from sessions_app.accounts.models import TeamRole
 from sessions_app.models import TaskSession
@@ -136,6 +137,16 @@ def test_page_never_leads_to_another_site(place: str, ada: Client, world: World)
     assert fields_of(ada.get(page_of(session), headers={"Referer": place}).text)["next"] == "/attention/"
     forged = ada.post(f"{path_of(session)}answer/", {**fields_of(html), "option_id": "allow_once", "next": place})
     assert "elsewhere" not in forged.headers["Location"]
+
+
+def test_answer_leads_to_its_session_if_the_way_back_is_too_long(ada: Client, world: World) -> None:
+    session = world.running_session()
+    ingest_lines(session, asks_to_run())
+    fields = fields_of(ada.get(page_of(session)).text)
+    way_back = f"/?q={'x' * MAX_URL_REDIRECT_LENGTH}"
+    done = ada.post(f"{path_of(session)}answer/", {**fields, "option_id": "allow_once", "next": way_back})
+    assert (done.status_code, done.headers["Location"]) == (302, path_of(session))
+    assert session.intents.filter(kind="answer").count() == 1
 
 
 def test_refused_answer_to_a_question_can_be_corrected_and_leads_back(ada: Client, world: World) -> None:
