@@ -76,7 +76,10 @@ FILES: Final[Mapping[str, str]] = {
                 *("agentctl/workspace/files", "agentctl/workspace/file_writing", "agentctl/workspace/paths"),
                 *("agentctl/workspace/submodule_snapshots", "machine/untrusted_files"),
             ),
-            BRANCH: ("agentctl/workspace/branch_review", "agentctl/workspace/uncommitted"),
+            BRANCH: (
+                *("agentctl/workspace/branch_review", "agentctl/workspace/discarded_files"),
+                "agentctl/workspace/uncommitted",
+            ),
             REPOSITORY: (
                 *("machine/git/git_directory", "machine/git/private_git_directory", "machine/git/ref_locks"),
                 *("machine/git/worktrees", "machine/git/git_process"),
