@@ -391,12 +391,10 @@ def test_trigger_that_fails_unexpectedly_is_reported_until_it_starts(
     row = due_at(triggered(world, CRON), NOON)
     other = due_at(triggered(world, CRON, "Another"), NOON + timedelta(seconds=1))
 
-    start = run_schedules.start_saved_run
-
     def start_or_fail(by: Any, started: Workflow, *args: Any, **values: Any) -> Any:
         if started.pk == row.pk:
             raise RuntimeError("private words")
-        return start(by, started, *args, **values)
+        return runs.start_saved_run(by, started, *args, **values)
 
     with monkeypatch.context() as patch:
         patch.setattr(run_schedules, "start_saved_run", start_or_fail)
