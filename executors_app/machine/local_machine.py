@@ -6,6 +6,7 @@ Executions that do not answer a status poll are checked against the machine's pr
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -22,6 +23,8 @@ from executors_app.machine.storage import ExecutionStorage
 from executors_app.wire import launch_tokens
 from executors_app.wire.errors import AgentctlForeign, ExecutorError, LaunchFailed
 from executors_app.wire.executions import ExecutionFacts, Launched, LaunchSpec, Observation, Observed
+
+logger = logging.getLogger(__name__)
 
 GROUPING_WINDOW: Final = 0.05
 """Seconds for which failed polls are gathered, because each group costs one scan of the machine's processes."""
@@ -159,7 +162,14 @@ class LocalMachine:
     ) -> Observation:
         """Decide about an execution that did not answer at its recorded address: moved, silent, or dead."""
         listener = launch.find_listener(self.storage.state_directory_of(execution.id), execution.id)
-        token = self.storage.token_of(execution)
+        try:
+            token = self.storage.token_of(execution)
+        except OSError as error:
+            if error.errno in identity.EXHAUSTED:
+                raise
+            # Its own state directory is damaged: that must not hide the others, whose checks end with this one's error.
+            logger.warning("execution %s: its token cannot be read: %s", execution.id, error)
+            return Observation.unknown(_unknown_reason(answer))
         if listener is not None and listener.process is not None and token is not None:
             target = StatusTarget(execution.id, listener.url, token, listener=listener)
             if target != _status_target(execution):

@@ -146,7 +146,7 @@ class ExecutionStorage:
         """
         try:
             token = self.state_directory_of(execution.id).token()
-        except ABSENT:
+        except (*ABSENT, UnicodeDecodeError):
             return None
         if is_token_of(token, execution.auth_token):
             return token

@@ -12,6 +12,7 @@ import pytest
 
 from executors_app.machine.git.worktrees import Worktree, nothing_found
 from executors_app.machine.process import execution_processes, identity
+from executors_app.repositories.workspace_store import execution_storage
 from executors_app.runtimes.local_standalone.runtime import RUNTIME
 from executors_app.wire.executions import Launched, LaunchSpec, Observed, WorkspaceState
 from tests.executors.launches import agentctl_of, kill, leave_a_marked_process, observe, row
@@ -125,6 +126,19 @@ async def test_bad_row_does_not_affect_others(spec: LaunchSpec, launched: Launch
     seen = await RUNTIME.observe([*bad, row(spec, launched)], timeout=PATIENCE, concurrency=2)
     assert seen[spec.execution_id].observed is Observed.ALIVE
     assert [seen[one.id].observed for one in bad] == [Observed.DEAD] * 3
+
+
+async def test_damaged_state_directory_does_not_affect_others(spec: LaunchSpec, launched: Launched) -> None:
+    bad = [row(spec, id=str(uuid.uuid4()), agentctl_url=fake_agentctl.refusing_url()) for _ in range(3)]
+    a_directory, not_text, a_loop = (execution_storage().state_directory_of(each.id).token_file for each in bad)
+    a_directory.mkdir(parents=True)
+    not_text.parent.mkdir()
+    not_text.write_bytes(b"\xff")
+    a_loop.parent.mkdir()
+    a_loop.symlink_to(a_loop)
+    seen = await RUNTIME.observe([*bad, row(spec, launched)], timeout=PATIENCE, concurrency=2)
+    assert seen[spec.execution_id].observed is Observed.ALIVE
+    assert [seen[each.id].observed for each in bad] == [Observed.DEAD, Observed.DEAD, Observed.UNKNOWN]
 
 
 async def test_silent_agentctl_is_ended_with_all_its_processes(

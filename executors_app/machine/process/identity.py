@@ -34,7 +34,7 @@ _EXEC_POLL: Final = 0.001
 _CHUNK: Final = 16 << 10
 _MACHINE_ID_FILES: Final = ("/etc/machine-id", "/var/lib/dbus/machine-id")
 
-ABSENT: Final = (FileNotFoundError, NotADirectoryError, ProcessLookupError, PermissionError)
+ABSENT: Final = (FileNotFoundError, NotADirectoryError, IsADirectoryError, ProcessLookupError, PermissionError)
 """What reading a file raises if there is none, or its process is gone or another user's.
 
 Any other error, such as *too many open files*, says nothing about what is there. It is raised and not taken for
