@@ -54,16 +54,16 @@ function showChanges(...notes) {
 
 // isBusy(): whether the user has begun to read or write something that is not to be replaced any more.
 async function loadChanges(notes, isBusy = () => false) {
-  const number = ++shown;
+  const number = ++shown, told = notes.filter((part) => part instanceof Node);
+  const replaceList = (parts) => number === shown && (isBusy() ? sayChanged() : fill(place, parts));
   showComments();
   try {
     const [status, log, branch, selectable] = await Promise.all([
       look(`${panel.dataset.git}status/`), look(`${panel.dataset.git}log/?limit=${PIECE}`), wholeBranch(), readSelectable(),
     ]);
-    if (number === shown && isBusy()) return sayChanged();
-    if (number === shown) fill(place, [head(status, isCommittable(status)), ...notes.filter((part) => part instanceof Node), ...pieces(status, branch(), selectable), ...history(log)]);
+    replaceList([head(status, isCommittable(status)), ...told, ...pieces(status, branch(), selectable), ...history(log)]);
   } catch (error) {
-    if (number === shown) fill(place, [alarm(reasonOf(error)), row(button("Refresh", showChanges, "small"))]);
+    replaceList([...told, alarm(reasonOf(error)), row(button("Refresh", showChanges, "small"))]);
   }
 }
 

@@ -9,10 +9,11 @@ const CONTENTS = { staged: "staged", unstaged: "file", untracked: "file" };
 
 let draft = ""; // the message, when the list is shown again
 
-// What can be committed; null if that cannot be read: the workspace is closed, or its agentctl is of an earlier release.
+// What can be committed, or nothing with the `problem` that prevents it; null if its agentctl is of an earlier release,
+// which commits files by their names alone.
 export async function readSelectable() {
   if (!("commits" in panel.dataset)) return null;
-  return ask(`${panel.dataset.review}commit/`).catch(() => null);
+  return ask(`${panel.dataset.review}commit/`).catch((error) => (error.code === "agentctl_outdated" ? null : { files: [], problem: reasonOf(error) }));
 }
 
 // A check box for a file of one of the lists; `selectable` is what readSelectable has returned.
@@ -26,7 +27,7 @@ export function tick(path, key, selectable) {
   box.dataset.version = found?.version ?? "";
   box.disabled = Boolean(selectable.operation) || !found?.version;
   box.checked = Boolean(selectable.operation) || Boolean(found?.version);
-  box.title = box.checked ? "" : visible(found?.problem || "It has changed just now. Refresh to select it.");
+  box.title = box.checked ? "" : visible(found?.problem || selectable.problem || "It has changed just now. Refresh to select it.");
   box.addEventListener("change", () => {
     selectTwin(box);
     tellSelected();
@@ -72,6 +73,7 @@ export function commitForm(selectable, refresh) {
   const send = make("button", "main", "Commit");
   const whole = selectable?.operation ? [note(`git is in the middle of a ${selectable.operation}, so all files are committed.`)] : [];
   form.append(row(label, ...(whole.length ? [] : [toggle()])), message, ...whole, result, row(send, aboutCommit()));
+  if (selectable?.problem) result.append(alarm(visible(selectable.problem)));
   queueMicrotask(tellSelected); // once the lists are shown
   form.addEventListener("submit", async (event) => {
     event.preventDefault();

@@ -214,6 +214,44 @@ def test_commit_keeps_what_is_shown_and_a_branch_without_a_base_says_so(
     assert ada.unexpected(*NO_SOCKET, "409 (Conflict)") == []
 
 
+def test_nothing_is_committed_by_its_name_alone_when_the_versions_cannot_be_read(
+    visit: Any, session: TaskSession, place: Place
+) -> None:
+    ada = visit()
+    page = ada.open(path_of(session))
+    page.route("**/review/commit/", lambda route: route.fulfill(status=503, json={"code": "x", "message": "Not now."}))
+    open_changes(page)
+    changes, message = page.locator("#changes"), page.get_by_label("Commit selected files")
+    expect(changes.get_by_role("alert")).to_contain_text("Not now.")
+    expect(changes.get_by_label("Commit script")).to_be_disabled()
+    message.fill("All of it")
+    page.get_by_role("button", name="Commit", exact=True).click()
+    expect(changes.get_by_role("alert")).to_contain_text("Select at least one file.")
+    assert "script" in run_git(place.workspace, "status", "--porcelain")
+    page.unroute("**/review/commit/")
+    page.get_by_role("button", name="Refresh").click()
+    expect(changes.get_by_label("Commit script")).to_be_checked()
+    expect(message).to_have_value("All of it")
+    assert ada.unexpected(*NO_SOCKET, "503") == []
+
+
+def test_commit_is_reported_although_the_changes_cannot_be_loaded_after_it(
+    visit: Any, session: TaskSession, place: Place
+) -> None:
+    ada = visit()
+    page = ada.open(path_of(session))
+    open_changes(page)
+    changes = page.locator("#changes")
+    page.get_by_label("Commit selected files").fill("All of it")
+    expect(changes.get_by_label("Commit script")).to_be_checked()
+    page.route("**/git/log/**", lambda route: route.fulfill(status=503, json={"code": "x", "message": "Not now."}))
+    page.get_by_role("button", name="Commit", exact=True).click()
+    expect(changes.get_by_role("alert")).to_contain_text("Not now.")
+    expect(changes.get_by_role("status")).to_contain_text("All of it")
+    assert run_git(place.workspace, "status", "--porcelain") == ""
+    assert ada.unexpected(*NO_SOCKET, "503") == []
+
+
 def test_comments_are_written_at_lines_changed_and_sent_as_one_prompt(
     visit: Any, session: TaskSession, place: Place
 ) -> None:
