@@ -6,7 +6,7 @@ The number of queries does not depend on the number of tasks.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Final
@@ -113,6 +113,8 @@ class BoardTask:
     task: Task
     sessions: Sequence[SessionRow]
     session_count: int
+    session_states: Collection[str]
+    """The states of all its sessions."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,13 +212,17 @@ def _with_run(tasks: QuerySet[Task]) -> QuerySet[Task]:
 
 @dataclass(frozen=True, slots=True)
 class _NewestSessions:
-    """The newest sessions of some tasks, and the numbers of all their sessions."""
+    """The newest sessions of some tasks, and the numbers and states of all their sessions."""
 
     rows: Mapping[uuid.UUID, Sequence[SessionRow]]
     counts: Mapping[uuid.UUID, int]
+    states: Mapping[uuid.UUID, Collection[str]]
+    """Of the tasks with more sessions than ``rows`` has."""
 
     def of_task(self, task: Task) -> BoardTask:
-        return BoardTask(task, self.rows.get(task.id, ()), self.counts.get(task.id, 0))
+        rows = self.rows.get(task.id, ())
+        states = self.states.get(task.id) or {row.session.state for row in rows}
+        return BoardTask(task, rows, self.counts.get(task.id, 0), states)
 
 
 _SESSION_COLUMNS: Final = (
@@ -262,7 +268,19 @@ def _newest_sessions(tasks: Sequence[Task], user: User) -> _NewestSessions:
     rows: dict[uuid.UUID, list[SessionRow]] = {}
     for session in sessions:
         rows.setdefault(session.task_id, []).append(described[session.id])
-    return _NewestSessions(rows, {task_id: total for _, task_id, total in newest})
+    counts = {task_id: total for _, task_id, total in newest}
+    truncated = [task_id for task_id, total in counts.items() if total > SESSIONS_PER_TASK]
+    return _NewestSessions(rows, counts, _states_of(truncated))
+
+
+def _states_of(tasks: Sequence[uuid.UUID]) -> dict[uuid.UUID, set[str]]:
+    """Return the states that the sessions of each task have; no query for no tasks."""
+    states: dict[uuid.UUID, set[str]] = {}
+    if tasks:
+        found = TaskSession.objects.filter(task__in=tasks).order_by().values_list("task", "state").distinct()
+        for task, state in found:
+            states.setdefault(task, set()).add(state)
+    return states
 
 
 def annotate_needs(rows: QuerySet[TaskSession], user: User) -> QuerySet[TaskSession]:

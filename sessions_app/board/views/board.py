@@ -325,7 +325,7 @@ def task_card(found: BoardTask, writable: Collection[int]) -> TaskCard:
 def _moves_of(found: BoardTask) -> str:
     if found.task.archived_at is not None:
         return ""
-    task = movable(found.task, [row.session.state for row in found.sessions])
+    task = movable(found.task, found.session_states)
     return " ".join(f"{state}:{move}" for state, move in possible_moves(task).items())
 
 

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from django.test import Client
 
+from sessions_app.board.services import board
 from sessions_app.board.views import moves as views
 from sessions_app.finish.services import Uncommitted
 from sessions_app.finish.unfinished import UnfinishedTask, UnfinishedWork
@@ -114,6 +115,16 @@ def test_unfinished_work_is_shown_before_a_task_is_done(
     del works[1]
     assert move(ada, task, "REVIEW", "DONE", confirmed=answer["version"])[0] == 200
     assert state_of(task) == "DONE"
+
+
+def test_card_of_a_task_with_many_sessions_names_the_column_that_all_of_them_decide(
+    ada: Client, world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(board, "SESSIONS_PER_TASK", 1)
+    task = done(world)
+    TaskSession.objects.create(task=task, agent_profile=world.profile, executor=world.executor, state="FAILED")
+    assert 'data-moves="REVIEW:reopen"' in ada.get("/live/").json()["parts"]["board"]
+    assert move(ada, task, "DONE", "REVIEW")[0] == 200
 
 
 def test_move_of_a_task_that_is_deleted_meanwhile_says_so(
