@@ -19,6 +19,8 @@ from sessions_app.models import Supervisor
 MAX_HOSTS: Final = 200
 """Hosts that are listed; those that reported last come first."""
 MAX_PROCESSES: Final = 1000
+MAX_STOPPED: Final = 10
+"""Processes of a host that have stopped and are listed, the newest ones: each restart leaves one."""
 HOST_BOUND_RUNTIMES: Final = ("local_standalone", "local_docker")
 """Runtimes whose agents only a supervisor of the same host can reach."""
 _UP: Final = Q(ended_at=None, beat_at__gte=Now() - SILENT_AFTER)
@@ -62,7 +64,7 @@ class HostReport:
 
 
 def list_hosts() -> list[HostReport]:
-    """Return the hosts, those that reported last first. Three queries, whatever their number."""
+    """Return the hosts and their processes, those that reported last first. Three queries, whatever their number."""
     rows = HostProcess.objects.select_related("host").annotate(now=Now()).order_by("-beat_at")[:MAX_PROCESSES]
     by_host: defaultdict[Host, list[Any]] = defaultdict(list)
     for row in rows:
@@ -72,8 +74,10 @@ def list_hosts() -> list[HostReport]:
 
 
 def _report(host: Host, rows: Iterable[Any], sessions: Mapping[str, int], attended: set[str]) -> HostReport:
-    processes = [ProcessReport(row, judge_life(row.beat_at, row.ended_at, row.now)) for row in rows]
-    places = {one.row.place for one in processes}
+    reports = [ProcessReport(row, judge_life(row.beat_at, row.ended_at, row.now)) for row in rows]
+    places = {one.row.place for one in reports}
+    older = [one for one in reports if one.life is Life.STOPPED][MAX_STOPPED:]
+    processes = [one for one in reports if one not in older]
     return HostReport(
         host,
         processes,

@@ -64,6 +64,15 @@ def test_names_of_places_are_those_reported_last(monkeypatch: pytest.MonkeyPatch
     assert services.names_of_places() == {"p1": "build-2"}
 
 
+def test_only_the_newest_stopped_processes_of_a_host_are_listed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(services, "MAX_STOPPED", 1)
+    reported("worker", 9000, ended_at=timezone.now())
+    newest = reported("worker", 6000, ended_at=timezone.now())
+    silent = reported("web", 3000)
+    (report,) = services.list_hosts()
+    assert [one.row.id for one in report.processes] == [silent.id, newest.id]
+
+
 def test_agents_that_any_host_reaches_leave_none_unattended(world: World) -> None:
     execution = agent_on(world, "p2")
     ExecutorRunning.objects.filter(id=execution.id).update(runtime="remote_docker")
