@@ -49,6 +49,8 @@ MESSAGES_PER_PASS: Final = 200
 """Messages that one pass reads, and documents that its transaction writes at most."""
 CHARACTERS_PER_PASS: Final = 256 * 1024
 """After which a pass reads no more messages: SQLite reads each character while it holds the lock of its writer."""
+ALONE_SECONDS: Final = 20.0
+"""After which a pass tries no other session or task by itself: each may wait for a process that does not answer."""
 FORGOTTEN_PER_PASS: Final = 500
 RETRY_AFTER: Final = 60.0
 """Seconds until a session or task is read again that could not be indexed; doubled with each failure in a row."""
@@ -147,10 +149,13 @@ class Indexer:
             if _concerns_all(error):
                 raise
             alone, budget = sessions, _Budget()
+        until = time.monotonic() + ALONE_SECONDS
         for session in alone:
             if budget.is_used_up:
                 break
             self._index_alone(session, budget)
+            if time.monotonic() > until:
+                break
         return bool(alone) or budget.is_used_up or len(sessions) == SESSIONS_PER_PASS
 
     def _index_alone(self, session: TaskSession, budget: _Budget) -> None:
@@ -182,8 +187,11 @@ class Indexer:
         except Exception as error:
             if _concerns_all(error):
                 raise
+            until = time.monotonic() + ALONE_SECONDS
             for task in tasks:
                 self._index_task_alone(task)
+                if time.monotonic() > until:
+                    return True
         return len(tasks) == MESSAGES_PER_PASS
 
     def _index_task_alone(self, task: Task) -> None:

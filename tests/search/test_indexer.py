@@ -271,6 +271,22 @@ def test_no_text_is_left_out_while_the_machine_is_short(world: World, monkeypatc
     assert (state.behind, state.left_out) == (1, 0)
 
 
+def test_pass_waits_for_no_second_process_that_does_not_answer(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    fail_on(monkeypatch, "zebra", PoolUnavailable("the process does not answer"))
+    monkeypatch.setattr(indexing, "ALONE_SECONDS", -1.0)
+    other = TaskSession.objects.create(task=world.task, agent_profile=world.profile, executor=world.session.executor)
+    for session in (world.session, other):
+        say(session, "agent", "a zebra")
+    for number in range(2):
+        Task.objects.create(title=f"zebra {number}", team=world.team, created_by=world.member)
+    indexer = Indexer()
+    assert indexer.index_sessions()
+    assert len(indexer._sessions._in_a_row) == 1
+    while not indexer._tasks._in_a_row:
+        assert indexer.index_tasks()
+    assert len(indexer._tasks._in_a_row) == 1
+
+
 def test_unavailable_database_is_reported_and_blames_no_session(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     fail_on(monkeypatch, "zebra", OperationalError("database is locked"))
     say(world.session, "agent", "a zebra")
