@@ -34,7 +34,11 @@ def readyz(request: HttpRequest) -> JsonResponse:
     missing = missing_dependencies()
     if missing:
         return JsonResponse({"status": "not ready", "missing": missing}, status=503)
-    return JsonResponse({"status": "ready", "missing": [], "down": roles_down()})
+    try:
+        down = roles_down()
+    except Error:  # the database has gone meanwhile
+        return JsonResponse({"status": "not ready", "missing": ["database"]}, status=503)
+    return JsonResponse({"status": "ready", "missing": [], "down": down})
 
 
 def missing_dependencies() -> list[str]:
