@@ -24,10 +24,10 @@ def _token(session: Session) -> str:
 
 
 def _turn(session: Session, text: str) -> None:
-    before = session.names().count("session.run.completed")
     session.prompt(text)
+    prompts = len(session.prompts())  # the turn of an earlier one may still be on its way into the log
     eventually(
-        lambda: session.names().count("session.run.completed") > before,
+        lambda: session.names().count("session.run.completed") == prompts,
         timeout=60,
         describe=f"the turn of {text!r} has completed",
     )
