@@ -27,6 +27,7 @@ from tests.services import BUNDLES
 LIMIT: Final = 1.5
 """Maximum of a page of a long conversation, as a multiple of a page of one that fits on it."""
 FIRST_PAINT: Final = "performance.getEntriesByName('first-contentful-paint')[0].startTime / 1000"
+IS_PAINTED: Final = "performance.getEntriesByName('first-contentful-paint').length > 0"
 MOST_BYTES: Final = {"board": 100_000, "session": 140_000}
 """Of a page at first paint: its HTML, its style sheet and its script, compressed."""
 LAZY_BYTES: Final = {"highlight.js": 60_000, "diff.js": 15_000, "xterm.js": 110_000}
@@ -71,6 +72,7 @@ def in_a_browser(world: World, messages: int, rounds: int, *, limited: bool) -> 
         for _ in range(rounds + 1):
             for count, path in paths.items():
                 page.goto(path)
+                page.wait_for_function(IS_PAINTED)  # a loaded page may not be drawn yet
                 painted[count].append(page.evaluate(FIRST_PAINT))
         page.goto(paths[messages])
         added = [_add_earlier(page) for _ in range(min(rounds, messages // PAGE_SIZE - 1))]

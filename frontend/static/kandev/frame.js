@@ -85,11 +85,23 @@ for (const box of document.querySelectorAll("input[data-keys-on]")) {
 
 const finder = document.getElementById("find-opener");
 
+// What is typed while it loads belongs to it, and not to the page, whose single keys answer requests.
 async function openPalette() {
+  let typed = "";
+  const keep = (event) => {
+    if (event.key.length !== 1 || event.ctrlKey || event.metaKey || event.altKey) return;
+    event.preventDefault();
+    event.stopImmediatePropagation();
+    typed += event.key;
+  };
+  window.addEventListener("keydown", keep, true);
   try {
-    (await import("./palette.js")).open(finder);
+    const palette = await import("./palette.js");
+    palette.open(finder, typed);
   } catch {
     location.assign(finder.href); // the page that works without this script
+  } finally {
+    window.removeEventListener("keydown", keep, true);
   }
 }
 

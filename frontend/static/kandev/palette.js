@@ -11,11 +11,11 @@ let dialog, input, listed, told, address;
 let timer, latest = 0, answered = "", found = [], shown = [], at = -1;
 let chosen = null; // what arrow keys have chosen, until something else is typed
 
-export function open(opener) {
+export function open(opener, text = "") {
   address = opener.href;
   if (!dialog) build(opener.dataset.style);
   if (dialog.open) return dialog.close();
-  input.value = "";
+  input.value = text;
   found = [];
   chosen = null;
   dialog.showModal();

@@ -5,12 +5,13 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from playwright.sync_api import expect
+from playwright.sync_api import Route, expect
 
 from sessions_app.prompts.services import queue_prompt
 from tests.pages.accessibility import accessibility_problems
-from tests.pages.browsers import NO_SOCKET, navigating
+from tests.pages.browsers import NO_SOCKET, navigating, reported
 from tests.pages.world import World, asks, ingest_lines, path_of
+from tests.waiting import eventually
 
 FREEZE = "window.at = performance.now(); performance.now = () => window.at"
 LATER = "window.at += 5000"
@@ -59,6 +60,28 @@ def test_palette_opens_everything_by_keyboard(visit: Any, world: World) -> None:
         page.keyboard.press("Enter")
     assert session.intents.filter(kind="cancel").exists()
     assert ada.unexpected(*NO_SOCKET) == []
+
+
+def test_what_is_typed_while_the_palette_loads_is_its_own(visit: Any, world: World) -> None:
+    session = world.running_session()
+    ingest_lines(session, asks())
+    page = visit().open(path_of(session))
+    expect(page.get_by_role("button", name="Allow")).to_be_visible()
+    held: list[Route] = []
+
+    def hold(route: Route) -> None:
+        held.append(route)
+
+    page.route(re.compile(r"/palette[^/]*\.js"), hold)
+    page.keyboard.press("/")
+    page.keyboard.type("a boat")
+    eventually(lambda: reported(page, held), describe="the palette is loading")
+    held[0].continue_()
+    field = page.get_by_role("combobox", name="Find")
+    expect(field).to_be_focused()
+    expect(field).to_have_value("a boat")
+    expect(page.get_by_role("option", name="Search messages for “a boat”")).to_be_visible()
+    assert not session.intents.filter(kind="answer").exists()
 
 
 def test_palette_acts_only_on_what_was_named_or_chosen(visit: Any, world: World) -> None:
