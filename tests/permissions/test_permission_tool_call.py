@@ -80,7 +80,7 @@ def test_row_card_inbox_and_email_show_the_tool_call(tmp_path: Path) -> None:
     assert (card["title"], card["verb"], card["call"]["places"]) == ("Delete the build", "wants to run", ["build"])
     assert "rm -rf build" in card["call"]["input"]
     item = session.attention.get(kind="permission")
-    for words in ("Delete the build", "execute", "rm -rf build", "Files: build"):
+    for words in ("asks to run", "Delete the build", "Command: rm -rf build", "Files: build"):
         assert words in as_read(item).why
         assert words in render_email([item])["text"]
 
