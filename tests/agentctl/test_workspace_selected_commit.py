@@ -406,7 +406,8 @@ def test_unfinished_merge_is_refused(root: Path, git: WorkspaceGit) -> None:
     commit(root, "a", "theirs\n")
     run_git(root, "switch", "--quiet", "-")
     commit(root, "a", "ours\n")
-    subprocess.run(["git", "merge", "--quiet", "theirs"], cwd=root, capture_output=True, check=False)
+    with pytest.raises(subprocess.CalledProcessError):
+        run_git(root, "merge", "--quiet", "theirs")
     (root / "b").write_text("other\n")
     found = list_selectable(git)
     assert (found["conflicts"], found["operation"]) == (1, "merge")
