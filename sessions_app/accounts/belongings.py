@@ -1,4 +1,4 @@
-"""What a member of a team has begun there and what runs with the member's rights, for whoever takes these away."""
+"""What a member of a team has begun there and what runs with the member's rights, for those who take these away."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ from sessions_app.turns.models import newest_run
 log = logging.getLogger(__name__)
 
 SHOWN_FOR: Final = timedelta(minutes=1)
-"""How long a finished test stays, for whoever is about to open its session; longer while somebody has it open."""
+"""How long a finished test stays, for people who are about to open its session; longer while somebody has it open."""
 AT_ONCE: Final = 20
 _UNUSED_FOR: Final = timedelta(minutes=1)
 """How old a scratch repository without a task must be: a test that is being started has none yet."""

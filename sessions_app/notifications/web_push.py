@@ -73,7 +73,7 @@ class PushRequest:
     payload: bytes
     signing_key: ec.EllipticCurvePrivateKey
     contact: str
-    """A ``mailto:`` or ``https:`` address of whoever runs this deployment."""
+    """A ``mailto:`` or ``https:`` address of those who run this deployment."""
     is_urgent: bool = False
 
 

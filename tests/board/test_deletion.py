@@ -78,6 +78,7 @@ def test_deleting_twice_is_no_error(world: World) -> None:
     at_rest(world.session)
     delete(world)
     delete(world)
+    assert not Task.objects.exists()
 
 
 def test_work_that_is_nowhere_else_is_deleted_only_as_it_was_confirmed(

@@ -199,7 +199,7 @@ def _keep_choice(response: HttpResponse, choice: str, max_age: int) -> None:
 
 
 def _create(request: UserHttpRequest, form: TaskCreateForm) -> HttpResponse:
-    """Create a task and maybe its session: both or none, so that whoever tries again gets no second task."""
+    """Create a task and maybe its session: both or none, so that a second try makes no second task."""
     with atomic():
         return redirect(*_create_rows(request, form))
 

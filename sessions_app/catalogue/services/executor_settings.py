@@ -59,7 +59,7 @@ def change_executor(executor_id: uuid.UUID, values: Mapping[str, Any], version: 
 
 
 def make_default(executor_id: uuid.UUID, by: User) -> Executor:
-    """Make it the executor of whoever chooses none. Raises NotFound, Conflict if it is disabled."""
+    """Make it the executor of sessions that name none. Raises NotFound, Conflict if it is disabled."""
     with transaction.atomic():
         rows = list(Executor.objects.select_for_update().order_by("pk"))  # all: two requests must not mark two
         executor = next((row for row in rows if row.pk == executor_id), None)
