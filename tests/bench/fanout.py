@@ -136,7 +136,9 @@ def handshake(port: int, path: str, token: str) -> socket.socket:
     one.sendall(("\r\n".join(lines) + "\r\n\r\n").encode())
     head = b""
     while not head.endswith(b"\r\n\r\n"):  # byte by byte: a frame may follow
-        head += one.recv(1)
+        byte = one.recv(1)
+        assert byte, f"closed after {head!r}"
+        head += byte
     assert b" 101 " in head.splitlines()[0], head
     return one
 

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import faulthandler
+import signal
+import sys
 import time
 import traceback
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Final
@@ -107,6 +111,8 @@ class Sizes:
     """Live sessions, for the curves of the cost of each."""
     limit: float | None
     """Maximum of a sweep as a multiple of its floor; None if the counts are too small to judge."""
+    patience: float
+    """Seconds after which a part is ended as failed."""
 
     @property
     def limited(self) -> bool:
@@ -142,6 +148,7 @@ FULL = Sizes(
     history=(100, 1_000, 10_000),
     live=(10, 100, 1_000),
     limit=7.0,
+    patience=7200.0,
 )
 QUICK = Sizes(
     fleet=20,
@@ -171,6 +178,7 @@ QUICK = Sizes(
     history=(2, 4),
     live=(2, 4),
     limit=None,
+    patience=240.0,
 )
 
 
@@ -220,8 +228,9 @@ def _measure(name: str, world: World, sizes: Sizes, results: Results, console: C
         return f"skipped, {reason}"
     began = time.monotonic()
     try:
-        for one in PARTS[name](world, sizes):
-            results.take(one)
+        with _ended_after(sizes.patience):
+            for one in PARTS[name](world, sizes):
+                results.take(one)
     except Exception as error:  # noqa: BLE001  (a part must not cost the rows of the others)
         console.print(traceback.format_exc(), markup=False, highlight=False)
         results.skipped.append(Skipped(name, f"{type(error).__name__}: {error}".splitlines()[0], failed=True))
@@ -229,6 +238,23 @@ def _measure(name: str, world: World, sizes: Sizes, results: Results, console: C
     finally:
         results.seconds[name] = round(time.monotonic() - began, 1)
     return f"{results.seconds[name]:.1f} s"
+
+
+@contextmanager
+def _ended_after(seconds: float) -> Iterator[None]:
+    """Write where every thread is, and raise TimeoutError, if the block takes longer than ``seconds``."""
+
+    def end(*_: object) -> None:
+        faulthandler.dump_traceback(sys.__stderr__)
+        raise TimeoutError(f"not finished within {seconds:g} s")
+
+    before = signal.signal(signal.SIGALRM, end)
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
 
 
 Part = Callable[[World, Sizes], Iterable[Figure | Point]]

@@ -47,10 +47,11 @@ WATCH = """(selector) => {
   new MutationObserver(look).observe(document.querySelector(selector),
     {subtree: true, childList: true, characterData: true});
 }"""
-BARE = """(url) => new Promise((opened) => {
+BARE = """(url) => new Promise((opened, failed) => {
   const place = document.body.appendChild(document.createElement("pre"));
   window.socket = new WebSocket(url);
   window.socket.onopen = opened;
+  window.socket.onerror = () => failed(new Error("no WebSocket"));
   window.socket.onmessage = (message) => place.append(message.data);
 })"""
 

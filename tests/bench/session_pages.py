@@ -21,13 +21,25 @@ from tests.bench.fanout import serving
 from tests.bench.figures import Figure
 from tests.bench.screens import cookie_of
 from tests.bench.world import AT_ONCE, World
-from tests.pages.browsers import Visit, real_browser
+from tests.pages.browsers import Visit, real_browser, wait_until
 from tests.services import BUNDLES
 
 LIMIT: Final = 1.5
 """Maximum of a page of a long conversation, as a multiple of a page of one that fits on it."""
 FIRST_PAINT: Final = "performance.getEntriesByName('first-contentful-paint')[0].startTime / 1000"
 IS_PAINTED: Final = "performance.getEntriesByName('first-contentful-paint').length > 0"
+WATCH_EARLIER: Final = """() => {
+  const list = document.getElementById("messages"), before = list.childElementCount;
+  delete window.drawn;
+  const clicked = () => (window.clicked = performance.now());
+  document.getElementById("earlier").addEventListener("click", clicked, { once: true, capture: true });
+  const observer = new MutationObserver(() => {
+    if (list.childElementCount === before) return;
+    observer.disconnect();
+    requestAnimationFrame(() => requestAnimationFrame(() => (window.drawn = performance.now())));
+  });
+  observer.observe(list, { childList: true });
+}"""
 MOST_BYTES: Final = {"board": 100_000, "session": 140_000}
 """Of a page at first paint: its HTML, its style sheet and its script, compressed."""
 LAZY_BYTES: Final = {"highlight.js": 60_000, "diff.js": 15_000, "xterm.js": 110_000}
@@ -72,7 +84,7 @@ def in_a_browser(world: World, messages: int, rounds: int, *, limited: bool) -> 
         for _ in range(rounds + 1):
             for count, path in paths.items():
                 page.goto(path)
-                page.wait_for_function(IS_PAINTED)  # a loaded page may not be drawn yet
+                wait_until(page, IS_PAINTED)  # a loaded page may not be drawn yet
                 painted[count].append(page.evaluate(FIRST_PAINT))
         page.goto(paths[messages])
         added = [_add_earlier(page) for _ in range(min(rounds, messages // PAGE_SIZE - 1))]
@@ -84,15 +96,11 @@ def in_a_browser(world: World, messages: int, rounds: int, *, limited: bool) -> 
 
 
 def _add_earlier(page: Page) -> float:
-    seconds: float = page.evaluate(
-        """async () => {
-            const before = document.querySelectorAll(".message").length, began = performance.now();
-            document.getElementById("earlier").click();
-            while (document.querySelectorAll(".message").length === before) await new Promise(requestAnimationFrame);
-            await new Promise(requestAnimationFrame);
-            return (performance.now() - began) / 1000;
-        }"""
-    )
+    """Load a page of earlier messages; return the seconds until they are drawn, as the page itself measures."""
+    page.evaluate(WATCH_EARLIER)
+    page.click("#earlier")
+    wait_until(page, "window.drawn !== undefined")
+    seconds: float = page.evaluate("(window.drawn - window.clicked) / 1000")
     return seconds
 
 

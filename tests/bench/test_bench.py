@@ -93,7 +93,7 @@ ROWS = (
 def test_quick_run_has_every_row(tmp_path: Path) -> None:
     kept = tmp_path / "bench.json"
     argv = [sys.executable, "-W", "error", "-m", "tests.bench", "--quick", "--out", str(kept)]
-    done = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, timeout=1200, check=False)
+    done = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, timeout=1800, check=False)
     assert done.returncode == 0, done.stderr
     assert [row for row in ROWS if row not in done.stdout] == []
     run = BenchFile.read(kept)

@@ -12,6 +12,7 @@ from tests.source_files import source_files
 
 ONLY_IN: Final = {
     "Axe().run": "tests/pages/accessibility.py",  # which waits for the end of transitions
+    "wait_for_function": "tests/pages/browsers.py",  # which says why it does not work
     'route("**/live/**", lambda route: None)': "tests/pages/browsers.py",  # which waits for what is on its way
 }
 

@@ -17,7 +17,7 @@ from tests.attention.raising import backdate
 from tests.notifications.push_service import FakeBrowser, endpoint_of, push_service
 from tests.notifications.receiver import Receiver
 from tests.pages.accessibility import accessibility_problems
-from tests.pages.browsers import NO_SOCKET, PATIENCE, navigating
+from tests.pages.browsers import NO_SOCKET, PATIENCE, navigating, wait_until
 from tests.pages.fixtures import browser, quick_password_hashes, visit, world  # noqa: F401
 from tests.pages.world import World, asks, ingest_lines
 from tests.waiting import eventually
@@ -80,9 +80,8 @@ class PushedMessages:
         origin = "/".join(self._page.url.split("/")[:3])
         values = {"origin": origin, "registrationId": self._registrations[-1], "data": json.dumps(message)}
         self._cdp.send("ServiceWorker.deliverPushMessage", values)
-        self._page.wait_for_function(
-            f"({SHOWN})().then((shown) => shown.some(({{ title }}) => title === {json.dumps(message['title'])}))"
-        )
+        is_shown = f"({SHOWN})().then((shown) => shown.some(({{ title }}) => title === {json.dumps(message['title'])}))"
+        wait_until(self._page, is_shown)
         shown = self._page.evaluate(SHOWN)
         found: dict[str, Any] = next(one for one in shown if one["title"] == message["title"])
         return found

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, Final, TypeVar
@@ -68,6 +69,19 @@ def hold_updates(page: Page) -> None:
     page.route("**/live/**", lambda route: None)
     with page.expect_request("**/live/**"):  # a page makes one after the other
         page.evaluate("document.dispatchEvent(new Event('visibilitychange'))")
+
+
+def wait_until(page: Page, expression: str) -> None:
+    """Evaluate ``expression`` until it is true; raise TimeoutError if it does not become so.
+
+    Playwright's own `wait_for_function` evaluates again inside the page, where the pages' security policy forbids it:
+    it works only if the first evaluation is true.
+    """
+    deadline = time.monotonic() + PATIENCE / 1000
+    while not page.evaluate(expression):
+        if time.monotonic() > deadline:
+            raise TimeoutError(expression)
+        page.wait_for_timeout(20)  # in which Playwright receives events
 
 
 def reported(page: Page, events: list[T]) -> list[T]:

@@ -9,7 +9,7 @@ from playwright.sync_api import Route, expect
 
 from sessions_app.prompts.services import queue_prompt
 from tests.pages.accessibility import accessibility_problems
-from tests.pages.browsers import NO_SOCKET, navigating, reported
+from tests.pages.browsers import NO_SOCKET, navigating, reported, wait_until
 from tests.pages.world import World, asks, ingest_lines, path_of
 from tests.waiting import eventually
 
@@ -196,5 +196,5 @@ def test_worker_of_notifications_is_ready_once_they_are_allowed(visit: Any, worl
     assert page.evaluate(WORKER) is None
     page.get_by_role("button", name="Allow in this browser").click()
     expect(page.get_by_text("This browser shows notifications of the kinds above.")).to_be_visible()
-    page.wait_for_function(f"async () => (await ({WORKER})())?.startsWith('activ')")
+    wait_until(page, f"async () => (await ({WORKER})())?.startsWith('activ')")
     assert ada.unexpected(*NO_SOCKET) == []
