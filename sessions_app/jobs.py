@@ -7,7 +7,7 @@ from typing import Final
 
 from sessions_app.agents.jobs import AgentSetupJob
 from sessions_app.finish.jobs import FinishJob
-from sessions_app.hosts.jobs import HeartbeatJob
+from sessions_app.hosts.jobs import HeartbeatJob, MaintenanceJob
 from sessions_app.metrics.jobs import MetricsJob
 from sessions_app.portable.jobs import ExportJob
 from sessions_app.recovery.jobs import ExitEventsJob, RecheckJob, ReconcileJob, RequestedSweepsJob
@@ -44,4 +44,5 @@ JOBS: Final[Sequence[type[Job]]] = (
     WorkflowsJob,
     OrphansJob,
     IdleSleepJob,
+    MaintenanceJob,
 )

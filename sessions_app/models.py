@@ -17,14 +17,16 @@ from sessions_app.attention.raising import raise_item, resolve_items
 from sessions_app.background.models import BackgroundWork
 from sessions_app.catalogue.models import Repository
 from sessions_app.finish.models import FinishIntent
-from sessions_app.hosts.models import Host, HostProcess
+from sessions_app.hosts.models import Host, HostMaintenance, HostProcess
 from sessions_app.kernel.bulk import update_rows
 from sessions_app.kernel.models.event import SessionEvent
 from sessions_app.kernel.models.intent import (
     AGENT_AWAITED_SINCE,
+    DRAINED_REASON,
     IDLE_REASON,
     OVERTAKING_KINDS,
     QUEUED_FOR_CAPACITY,
+    REFUSED_BY_HOST,
     Intent,
     IntentKind,
 )

@@ -20,8 +20,16 @@ SHOWN_CHANGES: Final = 10
 _NAME_LENGTH: Final = 200
 
 
-def record_change(by: User, row: Model, what: str) -> None:
-    """Add a line to the history of ``row``, in the caller's transaction; after the commit, also to our own log."""
+def record_change(by: User | None, row: Model, what: str) -> None:
+    """Add a line to the history of ``row``, in the caller's transaction; after the commit, also to our own log.
+
+    ``by`` is None for somebody at the command line, whom only the log of the process names.
+    """
+    kind, key = row._meta.verbose_name, str(row.pk)
+    if by is None:
+        about = {"kind": str(kind), "row": key}
+        transaction.on_commit(lambda: log.info("%s %s: %s, at the command line", kind, row, what, extra=about))
+        return
     LogEntry.objects.create(
         user=by,
         content_type=ContentType.objects.get_for_model(row),
@@ -30,9 +38,9 @@ def record_change(by: User, row: Model, what: str) -> None:
         action_flag=CHANGE,
         change_message=what,
     )
-    kind, key, user = row._meta.verbose_name, str(row.pk), by.pk
-    about = {"kind": str(kind), "row": key, "user_id": user}
-    transaction.on_commit(lambda: log.info("%s %s: %s, by user %s", kind, key, what, user, extra=about))
+    user = by.pk
+    known = {"kind": str(kind), "row": key, "user_id": user}
+    transaction.on_commit(lambda: log.info("%s %s: %s, by user %s", kind, key, what, user, extra=known))
 
 
 def recent_changes(row: Model) -> list[LogEntry]:

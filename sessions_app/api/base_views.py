@@ -129,6 +129,14 @@ class StaffWritePermission(IsAuthenticated):
         return super().has_permission(request, view) and (request.method in SAFE_METHODS or request.user.is_staff)
 
 
+class StaffPermission(IsAuthenticated):
+    """Only staff can read or write."""
+
+    def has_permission(self, request: Request, view: Any) -> bool:
+        """Return whether the request is allowed."""
+        return super().has_permission(request, view) and request.user.is_staff
+
+
 class TeamManagerWritePermission(IsAuthenticated):
     """Members can read; staff and the team's admins can write."""
 

@@ -15,6 +15,7 @@ from sessions_app.background import urls as background
 from sessions_app.board import urls as board
 from sessions_app.catalogue import urls as catalogue
 from sessions_app.finish import urls as finish
+from sessions_app.hosts import urls as hosts
 from sessions_app.notifications import urls as notifications
 from sessions_app.permissions import urls as permissions
 from sessions_app.prompts import urls as prompts
@@ -39,6 +40,7 @@ urlpatterns = [
     *board.api_urlpatterns,
     *catalogue.api_urlpatterns,
     *finish.api_urlpatterns,
+    *hosts.api_urlpatterns,
     *notifications.api_urlpatterns,
     *permissions.api_urlpatterns,
     *prompts.api_urlpatterns,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from django.contrib import admin
 
 from executors_app.staff_admin import ReadOnlyModelAdmin
-from sessions_app.models import Host, HostProcess
+from sessions_app.models import Host, HostMaintenance, HostProcess
 
 
 @admin.register(Host)
@@ -27,3 +27,12 @@ class HostProcessAdmin(ReadOnlyModelAdmin):
     search_fields = ("host__name", "=id")
     date_hierarchy = "beat_at"
     ordering = ("-beat_at",)
+
+
+@admin.register(HostMaintenance)
+class HostMaintenanceAdmin(ReadOnlyModelAdmin):
+    """What people have decided about hosts; the system page changes it."""
+
+    list_display = ("host", "cordoned_at", "draining_at", "lost_at", "by")
+    list_select_related = ("host", "by")
+    search_fields = ("host__name",)

@@ -81,9 +81,9 @@ class Heartbeat:
 
     def _register(self, values: dict[str, Any]) -> None:
         place = identity.host_id()
-        machine = _digest(identity.machine_id())
+        name, machine = own_host_key()
         with transaction.atomic():
-            host, _ = Host.objects.get_or_create(name=host_name(), machine=machine, defaults={"first_seen_at": Now()})
+            host, _ = Host.objects.get_or_create(name=name, machine=machine, defaults={"first_seen_at": Now()})
             HostProcess.objects.create(
                 id=self._id,
                 host=host,
@@ -114,6 +114,11 @@ def _is_alive(row: HostProcess) -> bool:
 def host_name() -> str:
     """Return the name of this host, as its operator set it, else the one of the machine."""
     return (settings.KANDEV_HOST_NAME or socket.gethostname())[:MAX_NAME]
+
+
+def own_host_key() -> tuple[str, str]:
+    """Return name and machine of the host of this process, as its row has them."""
+    return host_name(), _digest(identity.machine_id())
 
 
 def measure() -> dict[str, Any]:

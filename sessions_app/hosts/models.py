@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import uuid
 
+from django.conf import settings
 from django.db import models
 
 from executors_app.orm import ObjectField
@@ -62,3 +63,24 @@ class HostProcess(models.Model):
 
     def __str__(self) -> str:
         return f"{self.get_role_display()} on {self.host}"
+
+
+class HostMaintenance(models.Model):
+    """What a person has decided about a host. A host without a row is in service."""
+
+    host = models.OneToOneField(Host, models.CASCADE, primary_key=True, related_name="maintenance")
+    cordoned_at = models.DateTimeField(null=True, blank=True)
+    """Since when it takes no new sessions."""
+    draining_at = models.DateTimeField(null=True, blank=True)
+    """Since when its sessions are stopped as soon as they are at rest; it is cordoned, too."""
+    lost_at = models.DateTimeField(null=True, blank=True)
+    """When a person declared it lost; None once it has returned and ended what it still ran."""
+    by = models.ForeignKey(settings.AUTH_USER_MODEL, models.SET_NULL, null=True, blank=True, related_name="+")
+    """Who decided last; None: somebody at the command line."""
+
+    class Meta:
+        db_table = "host_maintenance"
+        verbose_name_plural = "host maintenance"
+
+    def __str__(self) -> str:
+        return f"maintenance of {self.host}"

@@ -12,7 +12,7 @@ from django.db.models.functions import Now
 
 from executors_app.models import ExecutorRunning
 from executors_app.wire.executions import ExecutorStatus
-from sessions_app.hosts.models import Host, HostProcess, Role
+from sessions_app.hosts.models import Host, HostMaintenance, HostProcess, Role
 from sessions_app.hosts.rules.life_signs import LABELS, SILENT_AFTER, TONES, Life, judge_life
 from sessions_app.models import Supervisor
 
@@ -56,6 +56,13 @@ class HostReport:
     """Agents on it that start or run, of runtimes that only this host reaches."""
     is_unattended: bool
     """Whether it has such agents but no living supervisor."""
+    maintenance: HostMaintenance | None = None
+    """What people have decided about it; None: it is in service."""
+
+    @property
+    def service_state(self) -> str:
+        """What people have decided about it, in a word; empty if it is in service."""
+        return service_state(self.maintenance)
 
     @property
     def newest(self) -> HostProcess | None:
@@ -63,9 +70,22 @@ class HostReport:
         return max((one.row for one in self.processes), key=lambda row: row.beat_at, default=None)
 
 
+def service_state(row: HostMaintenance | None) -> str:
+    """Return what people have decided about a host, in a word; empty if it is in service."""
+    if row is None:
+        return ""
+    if row.lost_at is not None:
+        return "lost"
+    if row.draining_at is not None:
+        return "draining"
+    return "cordoned"
+
+
 def list_hosts() -> list[HostReport]:
     """Return the hosts and their processes, those that reported last first. Three queries, whatever their number."""
-    rows = HostProcess.objects.select_related("host").annotate(now=Now()).order_by("-beat_at")[:MAX_PROCESSES]
+    rows = (
+        HostProcess.objects.select_related("host__maintenance").annotate(now=Now()).order_by("-beat_at")[:MAX_PROCESSES]
+    )
     by_host: defaultdict[Host, list[Any]] = defaultdict(list)
     for row in rows:
         by_host[row.host].append(row)
@@ -83,6 +103,7 @@ def _report(host: Host, rows: Iterable[Any], sessions: Mapping[str, int], attend
         processes,
         sum(sessions.get(place, 0) for place in places),
         any(sessions.get(place) and place not in attended for place in places),
+        getattr(host, "maintenance", None),
     )
 
 

@@ -2,17 +2,36 @@
 
 from __future__ import annotations
 
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Final
 
+from django.contrib import messages
 from django.core.exceptions import PermissionDenied
-from django.http import HttpResponse, JsonResponse
-from django.shortcuts import render
+from django.http import Http404, HttpResponse, JsonResponse
+from django.shortcuts import get_object_or_404, redirect, render
 from django.views.decorators.cache import never_cache
-from django.views.decorators.http import require_GET, require_safe
+from django.views.decorators.http import require_GET, require_POST, require_safe
 
 from sessions_app.accounts.requests import UserHttpRequest
 from sessions_app.hosts import services
+from sessions_app.hosts.actions import ACTIONS
+from sessions_app.hosts.models import Host
+from sessions_app.hosts.remaining import Remaining, remaining_on
+from sessions_app.hosts.services import HostReport
+from sessions_app.kernel.services.errors import SessionsError
 from sessions_app.pages.shortcuts import part_response
+
+MAX_DRAINING_SHOWN: Final = 20
+"""Draining hosts whose sessions are named on the page: each takes a few queries."""
+
+
+@dataclass(frozen=True, slots=True)
+class HostCard:
+    """A host on the page."""
+
+    report: HostReport
+    remaining: Remaining | None
+    """What still runs there; None unless it drains."""
 
 
 @never_cache
@@ -32,4 +51,24 @@ def system_updates(request: UserHttpRequest) -> JsonResponse:
 def _context(request: UserHttpRequest) -> dict[str, Any]:
     if not request.user.is_staff:
         raise PermissionDenied
-    return {"hosts": services.list_hosts(), "down": services.describe_down()}
+    reports = services.list_hosts()
+    draining = [report.host for report in reports if report.service_state == "draining"][:MAX_DRAINING_SHOWN]
+    cards = [HostCard(report, remaining_on([report.host]) if report.host in draining else None) for report in reports]
+    return {"hosts": cards, "down": services.describe_down()}
+
+
+@require_POST
+def act_on_host(request: UserHttpRequest, host_id: int, action: str) -> HttpResponse:
+    """Carry out one of ``ACTIONS``, and report it; for staff only. 404 for any other."""
+    if not request.user.is_staff:
+        raise PermissionDenied
+    if action not in ACTIONS:
+        raise Http404(action)
+    host = get_object_or_404(Host, pk=host_id)
+    try:
+        ACTIONS[action].carry_out(host.name, request.user)
+    except SessionsError as error:
+        messages.error(request, error.message)
+    else:
+        messages.success(request, ACTIONS[action].done.format(name=host.name))
+    return redirect("system")

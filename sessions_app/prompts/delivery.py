@@ -18,6 +18,7 @@ from executors_app.machine import crash_points
 from executors_app.models import ExecutorRunning
 from executors_app.wire.errors import AgentctlRefused, ExecutorError, StaleGeneration
 from executors_app.wire.protocol import Code
+from sessions_app.hosts import cordons
 from sessions_app.kernel.rules.states import (
     WAITING_PROMPT_STATES,
     DesiredState,
@@ -174,7 +175,7 @@ def claim_next_prompt(session_id: uuid.UUID, lease: Lease, epoch: str, sent: fro
         row = _next_prompt(transaction, epoch)
         if row is None or row.message_id in sent:
             return None
-        if row.state == PromptState.QUEUED and is_held_by_budget(transaction):
+        if row.state == PromptState.QUEUED and (is_held_by_budget(transaction) or cordons.is_draining_here()):
             return None
         try:
             blocks = _content_blocks(transaction.session, row)

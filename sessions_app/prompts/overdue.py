@@ -15,6 +15,7 @@ from sessions_app.kernel.rules.states import (
 )
 from sessions_app.models import (
     QUEUED_FOR_CAPACITY,
+    REFUSED_BY_HOST,
     IntentKind,
     SessionEvent,
     SessionTransaction,
@@ -77,5 +78,7 @@ def _overdue_reason(transaction: SessionTransaction) -> str:
     if order is not None:
         if order.payload.get(QUEUED_FOR_CAPACITY):
             return QUEUED_FOR_CAPACITY
+        if order.payload.get(REFUSED_BY_HOST):
+            return REFUSED_BY_HOST
         return "starting"
     return str(assess_session(session).resume_reason)

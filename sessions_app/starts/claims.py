@@ -15,9 +15,11 @@ from executors_app.machine.process import identity
 from executors_app.models import Executor, ExecutorRunning
 from executors_app.wire.executions import ExecutionFacts, ExecutorStatus, Launched, LaunchSpec
 from sessions_app.agents.services.mcp_servers import inherited_servers
+from sessions_app.hosts import cordons
 from sessions_app.kernel.rules.states import TERMINAL_STATES, DesiredState, SessionState
 from sessions_app.models import (
     QUEUED_FOR_CAPACITY,
+    REFUSED_BY_HOST,
     Intent,
     IntentKind,
     Lease,
@@ -77,6 +79,9 @@ def claim_start(
     supervisor that finds a claimed intent continues with it. ``in_grace`` exempts it from counting.
     """
     with session_transaction(session_id, held_lease, related=SESSION_RELATED) as transaction:
+        # Before the lease is taken, because another host's supervisor may need it.
+        if held_lease is None and _is_refused_here(transaction, intent_id):
+            return None
         lease = held_lease or _take_lease(transaction, intent_id, boot_id)
         if lease is None:
             return None
@@ -101,7 +106,8 @@ def claim_start_within(
         transaction.set_fields(start_attempts=transaction.session.start_attempts + 1)
     transaction.set_fields(start_rank=None)
     intent.claimed_generation = lease.generation
-    intent.save(update_fields=["claimed_generation"])
+    intent.payload.pop(REFUSED_BY_HOST, None)
+    intent.save(update_fields=["claimed_generation", "payload"])
     if intent.payload.get("mode") != Mode.WORKSPACE_ONLY or transaction.session.state == SessionState.CREATED:
         _mark_starting(transaction)
     if running_launch_id is None:
@@ -133,6 +139,21 @@ def _take_lease(transaction: SessionTransaction, intent_id: uuid.UUID, boot_id: 
         return None
     del transaction.execution  # drop the cached row: it still has the owner and generation from before our lease
     return leases.acquire_lease(execution.id, boot_id)
+
+
+def _is_refused_here(transaction: SessionTransaction, intent_id: uuid.UUID) -> bool:
+    """Whether people have taken this host out of service for such a start; the intent then names the host."""
+    execution = transaction.execution
+    if execution is None:
+        return False
+    host = cordons.refusing_host(execution)
+    if not host:
+        return False
+    intent = Intent.objects.select_for_update().filter(id=intent_id, done_at=None).first()
+    if intent is not None and intent.payload.get(REFUSED_BY_HOST) != host:
+        intent.payload = {**intent.payload, REFUSED_BY_HOST: host}
+        intent.save(update_fields=["payload"])
+    return True
 
 
 def _is_executable(transaction: SessionTransaction, intent: Intent, running_launch_id: str | None) -> bool:

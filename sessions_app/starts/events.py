@@ -138,6 +138,16 @@ class Asleep(
     after: float = Field(description="`KANDEV_IDLE_SLEEP`, in seconds")
 
 
+class Drained(Event, name="session.drained", recorded_by="the supervisor of a host that drains", audited=True):
+    """The session is stopped for the maintenance of its host."""
+
+    host: str = Field(description="the name of the host")
+
+    def timeline_label(self) -> Label:
+        """Name the host."""
+        return Label(f"Stopped for the maintenance of {self.host}. It is resumed afterwards", "off")
+
+
 class AgentExited(Event, name="session.agent_exited", recorded_by="ingest", audited=True):
     """The agent's process has ended."""
 

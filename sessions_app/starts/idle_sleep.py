@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 import uuid
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from datetime import datetime, timedelta
 from typing import Final
 
@@ -99,7 +99,7 @@ async def _try_to_sleep(registry: ExecutionRegistry, session_id: uuid.UUID) -> b
     if stream is None:
         return False
     policy = await registry.database(policy_of, session_id)
-    left_running = await _processes_if_quiet(stream)
+    left_running = await processes_if_quiet(stream)
     if left_running is None or (left_running and policy is BackgroundPolicy.KEEP):
         return False
     try:
@@ -111,17 +111,18 @@ async def _try_to_sleep(registry: ExecutionRegistry, session_id: uuid.UUID) -> b
         return False
 
 
-async def _processes_if_quiet(stream: ExecutionStream) -> list[str] | None:
+async def processes_if_quiet(stream: ExecutionStream, states: Collection[str] = (AgentState.IDLE,)) -> list[str] | None:
     """Return the command lines of processes that turns have left running, if nothing else works for the session.
 
-    None if something does, or agentctl does not answer or cannot tell.
+    None if something does, or agentctl does not answer or cannot tell. ``states`` are those in which its agent counts
+    as at rest.
     """
     try:
         report = await stream.client.status()
     except ExecutorError:
         return None
     agent, shells = report["agent"], report["workspace"].get("shells")
-    at_rest = agent["state"] == AgentState.IDLE and not agent["active_turn"] and not report["pending_permissions"]
+    at_rest = agent["state"] in states and not agent["active_turn"] and not report["pending_permissions"]
     if not at_rest or shells != 0 or report.get("jobs"):
         return None
     return [shown_command(command) for command in report.get("background") or ()][:MAX_LISTED]

@@ -34,7 +34,15 @@ from sessions_app.agents.rules.agent_programs import NEEDS_PERSON_CODES, RECHECK
 from sessions_app.agents.services import agent_login
 from sessions_app.kernel.rules.states import SESSION, DesiredState, PromptState
 from sessions_app.kernel.rules.wording import plural
-from sessions_app.models import IDLE_REASON, Intent, Lease, SessionTransaction, TaskSession, session_transaction
+from sessions_app.models import (
+    DRAINED_REASON,
+    IDLE_REASON,
+    Intent,
+    Lease,
+    SessionTransaction,
+    TaskSession,
+    session_transaction,
+)
 from sessions_app.recovery import continuity
 from sessions_app.recovery.rules.resumability import UNREACHABLE, Reason
 from sessions_app.sessions.rules.situation_texts import REFUSALS
@@ -315,8 +323,8 @@ def write_stopped(
     own, ``{"deleted", "confirmed", "reason"}``; None if no deletion was requested. Raises LeaseLost.
     """
     with session_transaction(session_id, lease) as transaction:
-        if reason == IDLE_REASON and transaction.session.desired_state != DesiredState.RUNNING:
-            reason = "stopped"  # a user stopped it while it fell asleep
+        if reason in (IDLE_REASON, DRAINED_REASON) and transaction.session.desired_state != DesiredState.RUNNING:
+            reason = "stopped"  # a user stopped it while it fell asleep, or its host drained
         interrupt_turn(transaction, reason)
         record_agent_stopped(transaction)
         transaction.set_fields(next_restart_at=None)

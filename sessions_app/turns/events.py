@@ -36,6 +36,7 @@ _END_CAUSES: Final[Mapping[str, str]] = {
     "stopped": "the agent was stopped",
     "closed": "the session was closed",
     "idle": "the session fell asleep",
+    "drained": "its host is under maintenance",
 }
 _OWN_WORK_ENDS: Final[Mapping[str, Label]] = {
     "quiet": Label("The agent’s own work counts as ended: nothing more has arrived", "good"),

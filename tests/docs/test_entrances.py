@@ -195,7 +195,7 @@ STORED: Final[Mapping[str, str]] = {
         f"sessions_app.{name}": NOTHING
         for name in (
             *("RecoverySweep", "SweepOutcome", "Supervisor", "Chore", "MetricCount", "AttentionMark", "Presence"),
-            *("SessionMark", "Host", "HostProcess"),
+            *("SessionMark", "Host", "HostMaintenance", "HostProcess"),
             *("SessionEvent", "Turn", "ContinuityReceipt", "TurnUsage", "BackgroundWork"),
             *("ViewedVersion", "SearchCursor", "SearchDocument"),
         )

@@ -64,6 +64,7 @@ MODELS: Final[Mapping[str, Pages]] = {
     "sessions_app/sessionmark": RECORD,
     "sessions_app/agenttestresult": RECORD,
     "sessions_app/host": RECORD,
+    "sessions_app/hostmaintenance": RECORD,
     "sessions_app/hostprocess": RECORD,
     "sessions_app/continuityreceipt": RECORD,
     "notifications/delivereditem": RECORD,

@@ -205,6 +205,8 @@ API: Final[Mapping[str, Methods]] = {
         "post": Row((401, 400, 403, 403, 400), {"team": "team", "executor": "{executor}"}, {"name": "demo"}),
     },
     "api/v1/agent-profiles/": {"get": known(), "post": staff_writes(201, name="x", agent_type="demo")},
+    "api/v1/hosts/": {"get": Row((401, 403, 403, 403, 200))},
+    "api/v1/hosts/<int:host_id>/<str:action>/": {"post": staff_writes(404).at(host_id="999", action="cordon")},
     "api/v1/executors/": {"get": known(), "post": staff_writes(201, name="x", runtime="local_standalone")},
     "api/v1/executors/running/": {"get": known()},
     "api/v1/executors/<uuid:executor_id>/": {"get": known(), "delete": staff_writes(409)},
@@ -367,6 +369,10 @@ PAGES: Final[Mapping[str, Methods]] = {
     "executors/": {"get": page(), "post": page(405)},
     "executors/live/": {"get": page(), "post": page(405)},
     "system/": {"get": Row((LOGIN, 403, 403, 403, 200)), "post": page(405)},
+    "system/hosts/<int:host_id>/<str:action>/": {
+        "get": page(405).at(host_id="999", action="cordon"),
+        "post": page_staff(404).at(host_id="999", action="cordon"),
+    },
     "system/live/": {"get": Row((LOGIN, 403, 403, 403, 200)), "post": page(405)},
     "sessions/bulk/": {
         "get": page(405),

@@ -305,6 +305,7 @@ _OVERDUE_REASONS: Final[Mapping[str, str]] = {
     "disk_full": "The disk that stores the agent’s journal is full, so the agent takes no prompts.",
     "disk_failing": "The disk that stores the agent’s journal cannot be written, so the agent takes no prompts.",
     "queued_for_capacity": "There is no room for another agent yet.",
+    "refused_by_host": "The host that would start the agent takes no new sessions.",
     "starting": "The agent is still starting.",
     "unreachable": "The agent’s machine does not answer.",
 }

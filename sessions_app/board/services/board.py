@@ -20,8 +20,10 @@ from sessions_app.attention.rules.notices import AttentionKind
 from sessions_app.attention.services import inbox
 from sessions_app.attention.services.inbox import has_unseen
 from sessions_app.background.services import process_count
+from sessions_app.hosts.cordons import is_drained
 from sessions_app.kernel.rules.states import (
     OPEN_RUN_STATES,
+    DesiredState,
     PromptKind,
     PromptState,
     RequestKind,
@@ -31,6 +33,7 @@ from sessions_app.kernel.rules.states import (
 )
 from sessions_app.models import (
     QUEUED_FOR_CAPACITY,
+    REFUSED_BY_HOST,
     BudgetHold,
     Intent,
     IntentKind,
@@ -296,7 +299,11 @@ def annotate_needs(rows: QuerySet[TaskSession], user: User) -> QuerySet[TaskSess
         memory=has_unseen(user, AttentionKind.RECEIPT),
         looks=has_unseen(user, AttentionKind.IDLE),
         is_start_ordered=Exists(starts),
-        waits_for_capacity=Exists(starts.filter(**{f"payload__{QUEUED_FOR_CAPACITY}": True})),
+        waits_to_start=Exists(
+            starts.filter(
+                Q(**{f"payload__{QUEUED_FOR_CAPACITY}": True}) | Q(**{f"payload__{REFUSED_BY_HOST}__isnull": False})
+            )
+        ),
         suspension_reason=Subquery(
             Suspension.objects.filter(session=OuterRef("pk"), ended_at=None).values("reason")[:1]
         ),
@@ -324,7 +331,8 @@ def _describe(session: Any, state: SessionRunState, has_swept: bool) -> tuple[st
     run, execution = state.run, state.execution
     runs = is_running(session, execution)
     start_reason = ""
-    if session.start_rank is not None or session.waits_for_capacity:
+    waits_for_host = is_drained(execution) and session.desired_state == DesiredState.RUNNING
+    if session.start_rank is not None or session.waits_to_start or waits_for_host:
         # Lists only say that the start waits. The reason and the position would take a query for each session.
         start_reason = WaitReason.TURN
     last_state, last_reason, works_alone = "", "", False

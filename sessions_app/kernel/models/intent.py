@@ -33,8 +33,14 @@ OVERTAKING_KINDS = (IntentKind.CLOSE, IntentKind.STOP, IntentKind.CANCEL, Intent
 IDLE_REASON = "idle"
 """Reason in a stop intent's payload and ``status_reason`` of the execution: stopped because it was idle."""
 
+DRAINED_REASON = "drained"
+"""The same of an execution that was stopped for the maintenance of its host, and is resumed afterwards."""
+
 QUEUED_FOR_CAPACITY = "queued_for_capacity"
 """Key in a start intent's payload: the executor already runs as many agents as it may."""
+
+REFUSED_BY_HOST = "refused_by_host"
+"""Key in a start intent's payload: the name of the host that takes no new sessions."""
 
 AGENT_AWAITED_SINCE = "agent_awaited_since"
 """Key in a start intent's payload: when the agent was asked to start; ISO 8601."""

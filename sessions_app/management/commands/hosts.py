@@ -1,34 +1,67 @@
-"""``manage.py hosts``: list the machines that Kandev runs on, their processes, and what is down."""
+"""``manage.py hosts``: list the machines that Kandev runs on, and take them out of service."""
 
 from __future__ import annotations
 
+import argparse
 import json
-from collections.abc import Sequence
-from typing import Any
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
 
 from django.contrib.humanize.templatetags.humanize import naturaltime
-from django.core.management.base import CommandParser
+from django.core.management.base import CommandError, CommandParser
 
-from sessions_app.hosts import services
+from sessions_app.hosts import cordons, services
+from sessions_app.hosts.remaining import MAX_NAMED, Remaining, remaining_on
 from sessions_app.hosts.services import HostReport, ProcessReport
 from sessions_app.kernel.rules.wording import plural
+from sessions_app.kernel.services.errors import SessionsError
 from sessions_app.management.output import VisibleCommand
-from sessions_app.management.startup import report_database_errors
+from sessions_app.management.startup import EXIT_COULD_NOT_RUN, report_database_errors
+
+EXIT_STILL_RUNNING: Final = 3
+"""The time limit was reached while sessions still run on the host."""
+EXIT_INTERRUPTED: Final = 130
+LOOK_EVERY: Final = 1.0
+"""Seconds between two looks at what still runs."""
 
 
 class Command(VisibleCommand):
-    """List the hosts; changes nothing."""
+    """List the hosts, or take one out of service and back."""
 
-    help = "List the machines that Kandev runs on, their processes with their last signs of life, and what is down."
+    help = (
+        "List the machines that Kandev runs on, their processes with their last signs of life, and what is down. "
+        "With a command, take a host out of service or back."
+    )
 
     def add_arguments(self, parser: CommandParser) -> None:
-        """Add the options."""
+        """Add the commands and their options."""
         parser.add_argument("--json", action="store_true", help="print one JSON document")
+        commands = parser.add_subparsers(dest="action", metavar="COMMAND", title="commands")
+        _add_command(commands, "cordon", "let a host take no new sessions; what runs there goes on")
+        _add_command(commands, "uncordon", "put a host back into service, and resume what a drain has stopped")
+        drain = _add_command(commands, "drain", "cordon a host, and stop each of its sessions once it is at rest")
+        drain.add_argument("--wait", action="store_true", help="wait until nothing runs there any more")
+        drain.add_argument(
+            "--timeout",
+            type=float,
+            default=0.0,
+            metavar="S",
+            help=f"wait at most S seconds, then name what still runs and exit with status {EXIT_STILL_RUNNING}",
+        )
 
     def handle(self, *args: Any, **options: Any) -> None:
-        """List. Exits with status 2 and one line if the database cannot be used."""
+        """Do what the command says; without one, list. Exits with 2 and one line if that cannot be done."""
         with report_database_errors():
-            reports, down = services.list_hosts(), services.describe_down()
+            try:
+                _ACTIONS[options["action"]](self, options)
+            except SessionsError as error:
+                raise CommandError(error.message, returncode=EXIT_COULD_NOT_RUN) from error
+
+    def list_all(self, options: Mapping[str, Any]) -> None:
+        """List the hosts and what is down."""
+        reports, down = services.list_hosts(), services.describe_down()
         if options["json"]:
             document = {"hosts": [_document(report) for report in reports], "down": down}
             self.stdout.write(json.dumps(document, indent=2))
@@ -39,13 +72,109 @@ class Command(VisibleCommand):
             self.stdout.write(f"down: {one}")
         self.stdout.write(plural(len(reports), "1 host", "{} hosts"))
 
+    def cordon(self, options: Mapping[str, Any]) -> None:
+        """Cordon a host."""
+        name = options["name"]
+        cordons.cordon(name, None)
+        self._say(options, f"{name} takes no new sessions. “manage.py hosts uncordon {name}” ends that.")
+
+    def uncordon(self, options: Mapping[str, Any]) -> None:
+        """Put a host back into service."""
+        name = options["name"]
+        cordons.uncordon(name, None)
+        self._say(options, f"{name} is in service again.")
+
+    def drain(self, options: Mapping[str, Any]) -> None:
+        """Drain a host, and wait for it if that is wanted."""
+        name, hosts = options["name"], cordons.find_hosts(options["name"])
+        cordons.drain(name, None)
+        try:
+            remaining = self._wait(options, lambda: remaining_on(hosts))
+        except KeyboardInterrupt:
+            raise CommandError(
+                f"Stopped waiting. {name} drains on; “manage.py hosts uncordon {name}” ends that.",
+                returncode=EXIT_INTERRUPTED,
+            ) from None
+        self._report(options, remaining)
+        if remaining.count and options["wait"]:
+            sys.exit(EXIT_STILL_RUNNING)
+
+    def _wait(self, options: Mapping[str, Any], look: Callable[[], Remaining]) -> Remaining:
+        """Look until nothing runs any more or the time is over, and return what then runs; once without ``--wait``."""
+        deadline = time.monotonic() + options["timeout"] if options["timeout"] else None
+        remaining, shown = look(), None
+        while options["wait"] and remaining.count:
+            if deadline is not None and time.monotonic() >= deadline:
+                break
+            if not options["json"] and remaining.count != shown:
+                shown = remaining.count
+                self.stdout.write(plural(shown, "1 session still runs", "{} sessions still run"))
+                self.stdout.flush()
+            time.sleep(LOOK_EVERY)
+            remaining = look()
+        return remaining
+
+    def _report(self, options: Mapping[str, Any], remaining: Remaining) -> None:
+        name = options["name"]
+        if options["json"]:
+            self.stdout.write(json.dumps(_remaining_document(name, remaining), indent=2))
+            return
+        if not remaining.count:
+            self.stdout.write(f"Nothing runs on {name} any more.")
+            return
+        self.stdout.write(plural(remaining.count, f"1 session runs on {name}:", f"{{}} sessions run on {name}:"))
+        for one in remaining.sessions:
+            self.stdout.write(f"  {one.session_id}  {one.task}: {one.reason}")
+        if remaining.count > MAX_NAMED:
+            self.stdout.write(f"  and {remaining.count - MAX_NAMED} more")
+        if not remaining.is_attended:
+            self.stdout.write(f"No supervisor runs on {name}, so nothing is stopped there. Start one.")
+
+    def _say(self, options: Mapping[str, Any], sentence: str) -> None:
+        if options["json"]:
+            self.stdout.write(json.dumps({"name": options["name"], "message": sentence}, indent=2))
+        else:
+            self.stdout.write(sentence)
+
     def _show(self, report: HostReport) -> None:
         agents = plural(report.sessions, "1 agent", "{} agents")
-        self.stdout.write(f"{report.host.name}  {agents}{'  NO SUPERVISOR' if report.is_unattended else ''}")
+        words = [report.host.name, agents]
+        if report.is_unattended:
+            words.append("NO SUPERVISOR")
+        if report.service_state:
+            words.append(report.service_state.upper())
+        self.stdout.write("  ".join(words))
         for one in report.processes:
             at = one.row.ended_at or one.row.beat_at
-            line = (one.row.get_role_display(), one.label.lower(), naturaltime(at), one.row.release)
+            line = (one.row.get_role_display(), one.label.lower(), str(naturaltime(at)), one.row.release)
             self.stdout.write(f"  {'  '.join(line)}")
+
+
+_ACTIONS: Final[Mapping[str | None, Callable[[Command, Mapping[str, Any]], None]]] = {
+    None: Command.list_all,
+    "cordon": Command.cordon,
+    "uncordon": Command.uncordon,
+    "drain": Command.drain,
+}
+
+
+def _add_command(commands: Any, name: str, summary: str) -> Any:
+    command = commands.add_parser(name, help=summary, description=f"{summary[0].upper()}{summary[1:]}.")
+    command.add_argument("name", metavar="NAME", help="the name of the host, as “manage.py hosts” lists it")
+    # Not its default: the same option before the command must keep its value.
+    command.add_argument("--json", action="store_true", default=argparse.SUPPRESS, help="print one JSON document")
+    return command
+
+
+def _remaining_document(name: str, remaining: Remaining) -> dict[str, Any]:
+    sessions = [{"id": str(one.session_id), "task": one.task, "reason": one.reason} for one in remaining.sessions]
+    return {
+        "name": name,
+        "drained": not remaining.count,
+        "attended": remaining.is_attended,
+        "running": remaining.count,
+        "sessions": sessions,
+    }
 
 
 def _document(report: HostReport) -> dict[str, Any]:
@@ -53,6 +182,7 @@ def _document(report: HostReport) -> dict[str, Any]:
         "name": report.host.name,
         "sessions": report.sessions,
         "unattended": report.is_unattended,
+        "service": report.service_state or "in service",
         "processes": _processes(report.processes),
     }
 

@@ -24,7 +24,7 @@ from sessions_app.kernel.rules.states import (
     TaskState,
     WorkState,
 )
-from sessions_app.models import Intent, IntentKind, Prompt, Repository, TaskSession, Turn
+from sessions_app.models import DRAINED_REASON, IDLE_REASON, Intent, IntentKind, Prompt, Repository, TaskSession, Turn
 from sessions_app.recovery.rules.recovery import SweepFacts
 from sessions_app.recovery.rules.resumability import Policy, PolicyChoice, assess, effective_policy
 from sessions_app.recovery.services import assessment
@@ -104,7 +104,7 @@ def select_executions(sessions: Collection[uuid.UUID] = (), runtime: str = "") -
     claims = Q(status__in=CLAIMING_STATUSES)
     unreachable = Q(status=ExecutorStatus.ERROR) & ~Q(error_code__in=SETTLED_ERRORS)
     should = Q(session__desired_state=DesiredState.RUNNING) & ~Q(session__state__in=RESTING_STATES)
-    asleep = Q(status=ExecutorStatus.STOPPED, status_reason__in=("idle", "new"))
+    asleep = Q(status=ExecutorStatus.STOPPED, status_reason__in=(IDLE_REASON, DRAINED_REASON, "new"))
     wanted = claims | (should & (unreachable | Q(status=ExecutorStatus.STOPPED)) & ~asleep)
     rows = ExecutorRunning.objects.filter(wanted, session__agent_execution_id=F("id"))
     if sessions:
@@ -453,7 +453,7 @@ def sweep_facts(
         foreign_lease=row.foreign,
         boot=boot,
         unknown_before=unknown_before,
-        asleep=one.status == ExecutorStatus.STOPPED and one.status_reason == "idle",
+        asleep=one.status == ExecutorStatus.STOPPED and one.status_reason in (IDLE_REASON, DRAINED_REASON),
         attached=attached,
         attempts=one.session__start_attempts,
         next_restart_at=one.session__next_restart_at,

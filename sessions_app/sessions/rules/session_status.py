@@ -99,6 +99,8 @@ class StartWaitStatus(TypedDict):
 
     reason: str
     before: int
+    host: str
+    """The host that takes no new sessions, if that is the reason."""
 
 
 class IdleStatus(TypedDict):

@@ -69,6 +69,7 @@ class Code(StrEnum):
     CONTEXT_MISMATCH = "context_mismatch"
     NO_SUPERVISOR = "no_supervisor"
     CAPACITY = "capacity"
+    HOST = "host"
     START_QUEUE = "start_queue"
     PROGRAM = "program"
     BACKING_OFF = "backing_off"
@@ -115,6 +116,7 @@ class IdleReason(StrEnum):
     STOPPED = "stopped"
     OWNER_LEFT = "owner_left"
     CAPACITY = "capacity"
+    HOST = "host"
     TURN = "turn"
     NO_SUPERVISOR = "no_supervisor"
     STARTING = "starting"
@@ -253,6 +255,8 @@ class SituationFacts:
     """When the agent was asked to load it; None: it has not been asked yet."""
     start_reason: str = ""
     """A ``WaitReason``; empty: its start does not wait."""
+    start_host: str = ""
+    """The host that takes no new sessions, if its start waits for that; empty in lists."""
     starts_before: int = 0
     """How many other sessions start before this one."""
     continuing: bool = False

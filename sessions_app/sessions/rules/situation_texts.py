@@ -161,6 +161,13 @@ def in_start_queue(code: Code, text: str, reason: IdleReason) -> Describe:
     return describe
 
 
+def refused_by_host(f: Facts) -> Situation:
+    """Describe a start that waits because its host is out of service."""
+    text = f"{f.start_host or 'The host'} takes no new sessions."
+    step = "The agent starts as soon as an administrator puts the host back into service."
+    return Situation(Code.HOST, "info", text, step, "", IdleReason.HOST, LABELS[Code.START_QUEUE])
+
+
 def program(f: Facts) -> Situation:
     """Describe an agent program that cannot be started until a person fixes it."""
     text = as_sentence(f.error_message) or "The agent cannot be started."

@@ -216,6 +216,7 @@ _ROWS: Final[tuple[_Row, ...]] = (
             IdleReason.CAPACITY,
         ),
     ),
+    (lambda f: f.start_reason == WaitReason.HOST, situation_texts.refused_by_host),
     (
         lambda f: f.start_reason == WaitReason.TURN,
         situation_texts.in_start_queue(

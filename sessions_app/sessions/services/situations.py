@@ -16,11 +16,13 @@ from executors_app.wire.executions import ExecutorStatus
 from sessions_app.attention.rules.notices import AttentionKind
 from sessions_app.attention.rules.quotations import shorten
 from sessions_app.background.rules.background_work import BackgroundPolicy
-from sessions_app.kernel.rules.states import OPEN_RUN_STATES, PromptState, TurnOrigin
+from sessions_app.hosts.cordons import is_drained, name_of_place
+from sessions_app.kernel.rules.states import OPEN_RUN_STATES, DesiredState, PromptState, TurnOrigin
 from sessions_app.kernel.rules.wording import iso_time
 from sessions_app.models import (
     AGENT_AWAITED_SINCE,
     QUEUED_FOR_CAPACITY,
+    REFUSED_BY_HOST,
     Intent,
     IntentKind,
     Supervisor,
@@ -70,15 +72,20 @@ def _team_queues(rank: int) -> dict[int, _Team]:
 
 
 def start_wait_json(session: TaskSession, open_start: Intent | None) -> StartWaitStatus | None:
-    """Return ``{reason, before}``: ``turn`` or ``capacity``, and how many start earlier; None if it does not wait."""
+    """Return ``{reason, before, host}``: why its start waits, and how many start earlier; None if it does not wait."""
+    if open_start is not None and (host := open_start.payload.get(REFUSED_BY_HOST)):
+        return {"reason": str(WaitReason.HOST), "before": 0, "host": str(host)}
     if open_start is not None and open_start.payload.get(QUEUED_FOR_CAPACITY):
-        return {"reason": str(WaitReason.CAPACITY), "before": _ordered_before(session, open_start)}
+        return {"reason": str(WaitReason.CAPACITY), "before": _ordered_before(session, open_start), "host": ""}
+    execution = execution_of(session)
+    if execution is not None and is_drained(execution) and session.desired_state == DesiredState.RUNNING:
+        return {"reason": str(WaitReason.HOST), "before": 0, "host": name_of_place(execution.host_id)}
     if session.start_rank is None:
         return None
     reason = WaitReason.TURN
     if _has_no_capacity(session):
         reason = WaitReason.CAPACITY
-    return {"reason": str(reason), "before": count_waiting_before(session)}
+    return {"reason": str(reason), "before": count_waiting_before(session), "host": ""}
 
 
 def count_waiting_before(session: TaskSession) -> int:
@@ -148,9 +155,10 @@ def situation_facts(
     waits_outside, wait_until = False, None
     if status.wait is not None and status.wait["kind"] != WaitKind.PERMISSION:
         waits_outside, wait_until = True, _parse_time(status.wait["deadline"])
-    start_reason, starts_before = "", 0
+    start_reason, starts_before, start_host = "", 0, ""
     if status.start_wait:
         start_reason, starts_before = status.start_wait["reason"], status.start_wait["before"]
+        start_host = status.start_wait["host"]
     interrupted_wait, wait_ended_at = None, None
     if status.interrupted_wait:
         interrupted_wait = shorten(status.interrupted_wait["reason"])
@@ -190,6 +198,7 @@ def situation_facts(
         supervised=not _waits_for_supervisor(status) or Supervisor.objects.alive().exists(),
         start_reason=start_reason,
         starts_before=starts_before,
+        start_host=start_host,
         waits_outside=waits_outside,
         wait_until=wait_until,
         owner_left=AttentionKind.OWNER_LEFT in open_kinds,

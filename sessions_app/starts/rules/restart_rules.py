@@ -51,6 +51,8 @@ class WaitReason(StrEnum):
     """Enough starts are in progress already."""
     CAPACITY = "capacity"
     """The executor has no room for another agent."""
+    HOST = "host"
+    """The host that would start it takes no new sessions."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -41,3 +41,26 @@ def test_executors_page_names_the_host_of_a_supervisor(world: World) -> None:
     row = reported("supervisor", 0, name="build-7", place="p7")
     Supervisor.objects.create(boot_id="b", host_id="p7", started_at=row.started_at, beat_at=row.beat_at)
     assert "build-7" in staff_client(world).get("/executors/").content.decode()
+
+
+def test_host_is_drained_and_put_back_on_the_page(world: World) -> None:
+    host = reported("supervisor", 0).host
+    session = world.running_session()
+    session.executions.update(host_id="p1")
+    client = staff_client(world)
+
+    text = client.post(f"/system/hosts/{host.pk}/drain/", follow=True).content.decode()
+
+    assert "build-1 is drained" in text
+    assert "1 session still runs here." in text
+    assert "No supervisor runs here" in text
+    text = client.post(f"/system/hosts/{host.pk}/uncordon/", follow=True).content.decode()
+    assert "build-1 is in service again." in text
+
+
+def test_members_cannot_act_on_hosts(world: World) -> None:
+    host = reported("supervisor", 0).host
+    client = Client()
+    client.force_login(world.ada)
+    assert client.post(f"/system/hosts/{host.pk}/drain/").status_code == 403
+    assert staff_client(world).post(f"/system/hosts/{host.pk}/explode/").status_code == 404

@@ -1,0 +1,47 @@
+"""API views of hosts, for staff."""
+
+from __future__ import annotations
+
+from django.http import Http404
+from django.shortcuts import get_object_or_404
+from rest_framework.response import Response
+
+from sessions_app.accounts.requests import UserRequest
+from sessions_app.api.base_views import ApiView, StaffPermission
+from sessions_app.api.serializers.common import document_responses
+from sessions_app.hosts import services
+from sessions_app.hosts.actions import ACTIONS
+from sessions_app.hosts.api.serializers import HostAnswerSerializer, HostSerializer
+from sessions_app.hosts.models import Host
+from sessions_app.hosts.remaining import remaining_on
+
+
+class HostListView(ApiView):
+    """The machines that Kandev runs on."""
+
+    permission_classes = [StaffPermission]
+
+    @document_responses({200: HostSerializer(many=True)}, 403)
+    def get(self, request: UserRequest) -> Response:
+        """List the hosts, those that reported last first. Staff only."""
+        return self.list(HostSerializer, services.list_hosts())
+
+
+class HostActionView(ApiView):
+    """What people decide about a host."""
+
+    permission_classes = [StaffPermission]
+
+    @document_responses({200: HostAnswerSerializer}, 403, 404, 409, request=None)
+    def post(self, request: UserRequest, host_id: int, action: str) -> Response:
+        """Decide about a host, by `action`. Staff only. All hosts of that name are meant.
+
+        `cordon`: it takes no new sessions. `drain`: in addition, each of its sessions is stopped once it is at rest.
+        `uncordon`: it is in service again, and what a drain has stopped is resumed. Repeating an action changes
+        nothing. Returns what still runs on the host.
+        """
+        if action not in ACTIONS:
+            raise Http404(action)
+        host = get_object_or_404(Host, id=host_id)
+        ACTIONS[action].carry_out(host.name, request.user)
+        return self.show(HostAnswerSerializer, remaining_on([host]))
