@@ -9,8 +9,8 @@ SHARES ?= $(shell echo $$(($$(nproc) + 1)))
 BIN := .venv/bin
 
 # Test on PostgreSQL even if the tests on SQLite have failed, so that one run reports every failure.
-both_databases = failed=0; $(BIN)/python -m pytest -n $(SHARES) $(1) || failed=1; \
-	$(BIN)/python -m pytest -n $(SHARES) $(1) --database=postgresql || failed=1; exit $$failed
+both_databases = failed=0; scripts/run_tests -n $(SHARES) $(1) || failed=1; \
+	scripts/run_tests -n $(SHARES) $(1) --database=postgresql || failed=1; exit $$failed
 
 .PHONY: help setup setup-dev agents peers agent-matrix agent-drills run test test-all check audit sbom bench chaos soak mutations demo image migrations docs format lock
 
