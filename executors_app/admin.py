@@ -1,20 +1,24 @@
-"""Admin pages for agent profiles, executors, agent capabilities and executions."""
+"""Admin pages for agent profiles, agent capabilities and executions."""
 
 from __future__ import annotations
 
 import json
+import shlex
 from typing import Any, ClassVar
 
 from django import forms
 from django.contrib import admin
 from django.db.models import QuerySet
 from django.http import HttpRequest
+from django.urls import reverse
 
 from executors_app import plugins
 from executors_app.agent_capabilities import capability_standing, explain_capability
+from executors_app.agents import AgentType
 from executors_app.encryption import SecretUnreadable
+from executors_app.form_fields import HostsField, LinesField, SecretLines, VariablesField, WordsField
 from executors_app.mcp_servers import ANY_PROGRAM, check_mcp_servers
-from executors_app.models import AgentCapability, AgentProfile, Executor, ExecutorRunning, check_env
+from executors_app.models import AgentCapability, AgentProfile, ExecutorRunning
 from executors_app.orm import JSONFormField
 from executors_app.staff_admin import (
     UNREADABLE_TEXT,
@@ -23,17 +27,7 @@ from executors_app.staff_admin import (
     RuntimeListFilter,
     StaffModelAdmin,
     describe_secret,
-    runtime_column,
 )
-from executors_app.wire.runtime_names import runtime_choice
-
-
-class WriteOnlyTextarea(forms.Textarea):
-    """A textarea whose content is never sent back, not even with a validation error."""
-
-    def format_value(self, value: Any) -> str:
-        """Return an empty string."""
-        return ""
 
 
 def _agent_types() -> list[tuple[str, str]]:
@@ -47,65 +41,79 @@ def _agent_types() -> list[tuple[str, str]]:
     return choices
 
 
+def _key_help() -> str:
+    """Return which variable logs in which agent."""
+    kinds = [kind for kind, _missing in plugins.listed_agent_types() if kind.key]
+    return "Keys of agents: " + ", ".join(f"{kind.title} {kind.key}" for kind in kinds) + "."
+
+
 class AgentProfileForm(Form):
     """A profile form whose secrets can be set and removed, but not read."""
 
     agent_type = forms.ChoiceField(choices=_agent_types)
-    change_env = JSONFormField(
-        required=False,
-        widget=WriteOnlyTextarea,
-        label="Change the environment",
-        help_text='A JSON object: {"API_KEY": "value", "OLD_KEY": null} sets one variable and removes another; '
-        "the others stay as they are.",
+    command = WordsField(
+        help_text="Program and arguments, as in a shell, but no shell runs it. Empty: the command of the agent type.",
     )
+    args = WordsField(label="More arguments", help_text="After the command, as in a shell.")
+    additional_directories = LinesField(
+        label="More directories",
+        help_text="Absolute paths outside the workspace that the agent may use, one per line.",
+    )
+    gone_patterns = LinesField(
+        label="Errors that mean its conversation is gone",
+        help_text="Regular expressions, one per line, in addition to those of the agent type.",
+    )
+    secret_hosts = HostsField(
+        label="Secrets for MCP servers of teams",
+        help_text="One variable per line with the hosts that may be given its value, such as DOCS_TOKEN: "
+        f"docs.example, tools.example:8443. {ANY_PROGRAM!r} means any program. Servers of this profile get what they "
+        "refer to.",
+    )
+    change_env = VariablesField(
+        label="Set variables",
+        help_text="One per line, as NAME=value; the others stay as they are. They are encrypted and never shown again.",
+    )
+    remove_env = WordsField(label="Remove variables", help_text="Their names, with spaces between them.")
     change_mcp_servers = JSONFormField(
         required=False,
-        widget=WriteOnlyTextarea,
+        widget=SecretLines(rows=6),
         label="Replace the MCP servers",
-        help_text='A JSON list of objects with a "name" each, and a "url" or a "command"; '
-        "[] removes all; leave the field empty to keep them.",
+        help_text='A JSON list of servers, such as [{"name": "docs", "url": "https://docs.example/mcp"}, {"name": '
+        '"files", "command": "npx", "args": ["-y", "files-mcp"]}]; [] removes all. Empty: they stay as they are.',
     )
 
     class Meta:
         model = AgentProfile
         fields = "__all__"
         help_texts: ClassVar = {
-            "team": "Empty: every team can use it.",
-            "command": "Program and arguments, instead of those of the agent type: a JSON list of strings.",
-            "args": "Arguments after the command: a JSON list of strings.",
+            "team": "Empty: every team can use it. This cannot be changed later.",
+            "model": "As the agent calls it. Empty: its own default.",
             "mode": "The mode that the agent starts in, as it calls it. Empty: its own default.",
-            "additional_directories": "Directories outside the workspace that the agent may use: a JSON list of paths.",
-            "gone_patterns": "Regular expressions for the agent's errors that mean that its conversation is gone: "
-            "a JSON list, added to those of the agent type.",
+            "permission_mode": "“Approve automatically” lets it do everything it asks for, without anybody looking.",
             "supports_session_resume": "Unknown: as the agent type declares.",
             "history_context_injection": "Whether a new conversation gets the history. Unknown: as the type declares.",
             "memory_check": "Test an agent that replays nothing with one short turn after each start.",
             "background_policy": "What happens to processes that the agent has left running when its session has been "
             "idle for long enough to sleep, unless the session has a choice of its own. Empty: as this installation.",
-            "secret_hosts": "Which MCP servers of teams and repositories may be given a variable of the environment: "
-            'a JSON object, such as {"DOCS_TOKEN": ["docs.example", "tools.example:8443"]}. Programs get one only if '
-            f"it has the entry {ANY_PROGRAM!r}. Servers of this profile get what they refer to.",
         }
 
     def clean(self) -> dict[str, Any]:
-        """Copy the secrets into the row."""
+        """Copy the secrets that change into the row."""
         values: dict[str, Any] = super().clean() or {}
-        if values.get("change_env") is not None:
-            self.instance.env = values["change_env"]
+        self._check_command(values)
+        given, removed = values.get("change_env") or {}, set(values.get("remove_env") or ())
+        if given or removed:
+            kept = {name: value for name, value in self._env().items() if name not in removed}
+            self.instance.env = {**kept, **given}
         if values.get("change_mcp_servers") is not None:
             self.instance.mcp_servers = values["change_mcp_servers"]
         return values
 
-    def clean_change_env(self) -> dict[str, str] | None:
-        """Return the new environment; None if nothing was entered."""
-        change = self.cleaned_data["change_env"]
-        if change is None:
-            return None
-        if not isinstance(change, dict):
-            raise forms.ValidationError('Expected a JSON object, such as {"API_KEY": "value"}.')
-        env = {name: value for name, value in {**self._env(), **change}.items() if value is not None}
-        check_env(env)
-        return env
+    def _check_command(self, values: dict[str, Any]) -> None:
+        """Require a command where the agent type has none."""
+        kind = plugins.agent_types().get(values.get("agent_type", ""))
+        if kind is not None and not kind.argv and values.get("command") == []:
+            self.add_error("command", f"{kind.title} has no command of its own: enter one.")
 
     def clean_change_mcp_servers(self) -> list[dict[str, Any]] | None:
         """Return the new servers; None if nothing was entered."""
@@ -122,6 +130,40 @@ class AgentProfileForm(Form):
             return {}
 
 
+def _kind_of(profile: AgentProfile | None) -> AgentType | None:
+    """Return the type of an existing profile; None for a new one, or a type that is no longer there."""
+    if profile is None:
+        return None
+    return plugins.agent_types().get(profile.agent_type)
+
+
+def _describe_login(profile: AgentProfile | None) -> str:
+    """Return how agents of the profile's type log in; for a new profile, those of each type."""
+    kind = _kind_of(profile)
+    if kind is None:
+        return _key_help()
+    if kind.login and kind.key:
+        return f"{kind.title} logs in with “{kind.login}” as Kandev’s user, or with the variable {kind.key}."
+    if kind.login:
+        return f"{kind.title} logs in with “{kind.login}” as Kandev’s user."
+    if kind.key:
+        return f"{kind.title} logs in with the variable {kind.key}."
+    return f"No login of {kind.title} is known to Kandev."
+
+
+def _describe_command(profile: AgentProfile | None) -> str:
+    """Return which program runs without a command here."""
+    kind = _kind_of(profile)
+    if kind is None:
+        return "Most agent types have a command of their own."
+    if not kind.argv:
+        return f"{kind.title} has no command of its own: enter one."
+    text = f"Without one, {kind.title} is started as “{shlex.join(kind.argv)}”."
+    if kind.install:
+        text = f"{text} It is installed with “{kind.install}”."
+    return text
+
+
 @admin.register(AgentProfile)
 class AgentProfileAdmin(StaffModelAdmin):
     """How teams run agents."""
@@ -132,29 +174,21 @@ class AgentProfileAdmin(StaffModelAdmin):
     list_select_related = ("team",)
     search_fields = ("name", "model", "team__name")
     date_hierarchy = "created_at"
-    readonly_fields = ("variables", "servers", "created_at")
-    fields = (
-        "name",
-        "team",
-        "agent_type",
-        "command",
-        "args",
-        "model",
-        "mode",
-        "additional_directories",
-        "gone_patterns",
-        "permission_mode",
-        "supports_session_resume",
-        "history_context_injection",
-        "memory_check",
-        "background_policy",
-        "variables",
-        "change_env",
-        "servers",
-        "change_mcp_servers",
-        "secret_hosts",
-        "created_at",
-    )
+    readonly_fields = ("variables", "servers", "disabled_at", "created_at")
+    secret_fields = ("variables", "change_env", "remove_env")
+    conversation_fields = ("supports_session_resume", "history_context_injection", "memory_check", "gone_patterns")
+
+    def get_fieldsets(self, request: HttpRequest, obj: AgentProfile | None = None) -> Any:
+        """Return the fields in groups, with what is known of the agent type."""
+        return (
+            (None, {"fields": ("name", "team", "agent_type", "model", "mode", "permission_mode")}),
+            ("Keys and variables", {"fields": self.secret_fields, "description": _describe_login(obj)}),
+            ("Command", {"fields": ("command", "args"), "description": _describe_command(obj)}),
+            ("MCP servers", {"fields": ("servers", "change_mcp_servers", "secret_hosts")}),
+            ("Workspace and processes", {"fields": ("additional_directories", "background_policy")}),
+            ("Conversation after a restart", {"fields": self.conversation_fields}),
+            ("Record", {"fields": ("disabled_at", "created_at")}),
+        )
 
     def get_readonly_fields(self, request: HttpRequest, obj: Any = None) -> tuple[str, ...]:
         """Make the team of an existing profile read-only: another team would get its secrets and its sessions."""
@@ -164,8 +198,16 @@ class AgentProfileAdmin(StaffModelAdmin):
 
     def written(self, form: Form) -> set[str]:
         """Return the changed fields, including secrets that were entered."""
-        given = {name for name in ("env", "mcp_servers") if f"change_{name}" in form.changed_data}
-        return super().written(form) | given
+        written = super().written(form)
+        if {"change_env", "remove_env"} & set(form.changed_data):
+            written.add("env")
+        if "change_mcp_servers" in form.changed_data:
+            written.add("mcp_servers")
+        return written
+
+    def view_on_site(self, profile: AgentProfile) -> str:
+        """Return the profile's page in the settings."""
+        return reverse("settings-profile-of-agent", args=[profile.pk])
 
     @admin.display(description="environment")
     def variables(self, profile: AgentProfile) -> str:
@@ -182,52 +224,6 @@ class AgentProfileAdmin(StaffModelAdmin):
             return ", ".join(str(server.get("name", "?")) for server in profile.mcp_servers) or "–"
         except SecretUnreadable:
             return UNREADABLE_TEXT
-
-
-class ExecutorForm(Form):
-    """An executor form with a choice of runtimes."""
-
-    runtime = forms.ChoiceField(choices=lambda: [(name, runtime_choice(name)) for name in sorted(plugins.runtimes())])
-
-    class Meta:
-        model = Executor
-        fields = "__all__"
-        help_texts: ClassVar = {
-            "config": "A JSON object with the settings of the runtime; docs/operate/places.md lists them. "
-            "{} where agents run on this machine.",
-            "max_live": "How many agents may run there at once. Empty: on this machine as many as its memory allows, "
-            "elsewhere no limit.",
-        }
-
-    def clean_config(self) -> dict[str, Any]:
-        """Return the settings: an empty field means none, anything but an object is rejected."""
-        config = self.cleaned_data["config"]
-        if config is None:
-            return {}
-        if not isinstance(config, dict):
-            raise forms.ValidationError('Expected a JSON object, such as {"image": "kandev-agentctl"}.')
-        return config
-
-
-@admin.register(Executor)
-class ExecutorAdmin(StaffModelAdmin):
-    """The places where agents run."""
-
-    form = ExecutorForm
-    list_display = ("name", runtime_column, "max_live", "isolated", "created_at")
-    list_filter = (("runtime", RuntimeListFilter),)
-    search_fields = ("name", "runtime")
-    date_hierarchy = "created_at"
-    readonly_fields = ("isolated", "created_at")
-    fields = ("name", "runtime", "config", "max_live", "isolated", "created_at")
-
-    @admin.display(boolean=True, description="isolated")
-    def isolated(self, executor: Executor) -> bool | None:
-        """Whether agents there are kept away from the control plane; otherwise only trusted agents belong there."""
-        try:
-            return not executor.trusted_agents_only
-        except plugins.UnknownPlugin:
-            return None
 
 
 @admin.register(AgentCapability)
@@ -260,7 +256,7 @@ class ExecutorRunningAdmin(ReadOnlyModelAdmin):
     """Executions, maintained by the supervisor and shown without their secrets."""
 
     hidden = ("auth_token", "resume_token", "rejected_resume_token", "state")
-    list_display = ("id", "task", "session", "executor", "status", "status_reason", "owner", "last_seen_at")
+    list_display = ("id", "task", "session", "executor", "status", "status_reason", "error_code", "last_seen_at")
     list_filter = ("status", ("runtime", RuntimeListFilter), "error_code", "executor")
     list_select_related = ("task", "session", "executor")
     search_fields = ("id", "session__id", "task__title", "host_id", "container_id", "error_message")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from django.contrib import admin
@@ -36,6 +36,19 @@ class RuntimeListFilter(admin.AllValuesFieldListFilter):
         for choice in super().choices(changelist):
             shown = str(choice["display"])
             yield {**choice, "display": RUNTIME_NAMES.get(shown, shown)}
+
+
+def words_filter(words: Mapping[str, str]) -> type[admin.FieldListFilter]:
+    """Return a filter by a field with choices that shows each value as our pages do."""
+
+    class WordsListFilter(admin.ChoicesFieldListFilter):
+        def choices(self, changelist: Any) -> Iterator[Any]:
+            """Yield the choices, each with its words."""
+            for choice in super().choices(changelist):
+                shown = str(choice["display"])
+                yield {**choice, "display": words.get(shown, shown)}
+
+    return WordsListFilter
 
 
 @admin.display(description="runtime", ordering="runtime")

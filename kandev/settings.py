@@ -195,6 +195,8 @@ LANGUAGE_CODE = "en"
 USE_I18N = False
 TIME_ZONE = "UTC"
 USE_TZ = True
+FORMAT_MODULE_PATH = "kandev.formats"
+"""Times in the admin look as on our pages."""
 
 STATIC_URL = "/static/"
 STATICFILES_DIRS = [BASE_DIR / "frontend" / "static"]

@@ -11,6 +11,7 @@ from django.contrib.auth.models import Group, User
 from django.core.exceptions import ValidationError
 from django.db.models import Count, Q, QuerySet
 from django.http import HttpRequest
+from django.urls import reverse
 from django.utils import timezone
 from rest_framework.authtoken import admin as authtoken_admin
 from rest_framework.authtoken.models import TokenProxy
@@ -97,6 +98,10 @@ class TeamAdmin(GroupAdmin):
 
     list_display = ("name", "members", "viewers")
     inlines = (MemberInline, TeamRoleInline)
+
+    def view_on_site(self, team: Group) -> str:
+        """Return the team's page in the settings."""
+        return reverse("settings-team", args=[team.pk])
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Group]:
         """Return the teams with their numbers of members and viewers."""

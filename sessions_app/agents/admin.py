@@ -48,7 +48,7 @@ class AgentTestResultAdmin(ReadOnlyModelAdmin):
 
     list_display = ("started_at", "team", "executor", "agent_type", "state", "error_code", "worked_at")
     list_select_related = ("team", "executor")
-    list_filter = ("agent_type", "state")
+    list_filter = ("agent_type", "state", "error_code")
     search_fields = ("agent_type", "error", "team__name", "executor__name")
     date_hierarchy = "started_at"
     ordering = ("-started_at",)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -12,36 +11,13 @@ from django.contrib.auth.models import Group
 
 from executors_app.agents import AgentType
 from executors_app.encryption import SecretUnreadable
+from executors_app.form_fields import HostsField, LinesField, SecretInput, VariablesField, WordsField
 from executors_app.mcp_servers import ANY_PROGRAM
-from executors_app.models import ENV_NAME, AgentProfile
+from executors_app.models import AgentProfile
 
-LINE_LIMIT: Final = 4_000
-TEXT_LIMIT: Final = 20_000
 KEY_LIMIT: Final = 8_192
 _YES_NO: Final = (("", "As the agent type declares"), ("yes", "Yes"), ("no", "No"))
 _ANSWERS: Final[Mapping[str, bool | None]] = {"": None, "yes": True, "no": False}
-
-
-class SecretInput(forms.PasswordInput):
-    """A field whose value is not sent back, not even with its errors."""
-
-    def __init__(self) -> None:
-        super().__init__(attrs={"autocomplete": "off"}, render_value=False)
-
-
-class SecretLines(forms.Textarea):
-    """Lines whose text is not sent back, not even with their errors."""
-
-    def __init__(self) -> None:
-        super().__init__(attrs={"rows": 3, "spellcheck": "false", "autocomplete": "off"})
-
-    def format_value(self, value: Any) -> None:
-        """Show nothing."""
-        return
-
-
-def _lines(rows: int = 2) -> forms.Textarea:
-    return forms.Textarea(attrs={"rows": rows, "spellcheck": "false"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,29 +53,19 @@ class ProfileForm(forms.Form):
         help_text="“Approve automatically” lets it do everything it asks for, without anybody looking.",
     )
     key = forms.CharField(max_length=KEY_LIMIT, required=False, widget=SecretInput())
-    variables = forms.CharField(
-        max_length=TEXT_LIMIT,
-        required=False,
-        widget=SecretLines(),
+    variables = VariablesField(
         label="Set variables",
         help_text="One per line, as NAME=value. They are encrypted, given to the agent, and never shown again.",
     )
     removed = forms.MultipleChoiceField(
         required=False, widget=forms.CheckboxSelectMultiple(), label="Remove variables", choices=()
     )
-    command = forms.CharField(
-        max_length=LINE_LIMIT,
-        required=False,
+    command = WordsField(
         help_text="Program and arguments, as in a shell, but no shell runs it. It runs wherever sessions of this "
         "profile run.",
     )
-    args = forms.CharField(
-        max_length=LINE_LIMIT, required=False, label="More arguments", help_text="After the command, as in a shell."
-    )
-    additional_directories = forms.CharField(
-        max_length=TEXT_LIMIT,
-        required=False,
-        widget=_lines(),
+    args = WordsField(label="More arguments", help_text="After the command, as in a shell.")
+    additional_directories = LinesField(
         label="More directories",
         help_text="Absolute paths outside the workspace that the agent may use, one per line.",
     )
@@ -118,17 +84,11 @@ class ProfileForm(forms.Form):
     history_context_injection = forms.ChoiceField(
         choices=_YES_NO, required=False, label="Gets the history in a new conversation"
     )
-    gone_patterns = forms.CharField(
-        max_length=TEXT_LIMIT,
-        required=False,
-        widget=_lines(),
+    gone_patterns = LinesField(
         label="Errors that mean its conversation is gone",
         help_text="Regular expressions, one per line, in addition to those of the agent type.",
     )
-    secret_hosts = forms.CharField(
-        max_length=TEXT_LIMIT,
-        required=False,
-        widget=_lines(),
+    secret_hosts = HostsField(
         label="Secrets for MCP servers of teams",
         help_text="One variable per line with the hosts that may be given its value: DOCS_TOKEN: docs.example, "
         f"tools.example:8443. {ANY_PROGRAM} means any program.",
@@ -187,53 +147,6 @@ class ProfileForm(forms.Form):
         """The fields that are folded."""
         shown = {field.name for field in self.first.visible_fields}
         return Fields([self[name] for name in self.fields if name not in shown])
-
-    def _words(self, name: str) -> list[str]:
-        try:
-            return shlex.split(self.cleaned_data[name])
-        except ValueError as error:
-            raise forms.ValidationError("A quote is not closed.") from error
-
-    def clean_command(self) -> list[str]:
-        """Return the words of the command."""
-        return self._words("command")
-
-    def clean_args(self) -> list[str]:
-        """Return the words of the arguments."""
-        return self._words("args")
-
-    def _stripped(self, name: str) -> list[str]:
-        return [line.strip() for line in self.cleaned_data[name].splitlines() if line.strip()]
-
-    def clean_additional_directories(self) -> list[str]:
-        """Return the paths, which the model checks."""
-        return self._stripped("additional_directories")
-
-    def clean_gone_patterns(self) -> list[str]:
-        """Return the expressions, which the model checks."""
-        return self._stripped("gone_patterns")
-
-    def clean_secret_hosts(self) -> dict[str, list[str]]:
-        """Return the hosts of each variable, which the model checks."""
-        found: dict[str, list[str]] = {}
-        for line in self._stripped("secret_hosts"):
-            name, colon, hosts = line.partition(":")
-            if not colon:
-                raise forms.ValidationError("Write each as VARIABLE: host, host.")
-            found[name.strip()] = [host.strip() for host in hosts.split(",") if host.strip()]
-        return found
-
-    def clean_variables(self) -> dict[str, str]:
-        """Return names and values."""
-        found: dict[str, str] = {}
-        for line in self.cleaned_data["variables"].splitlines():
-            if not line.strip():
-                continue
-            name, equals, value = line.partition("=")
-            if not equals or not ENV_NAME.fullmatch(name.strip()):
-                raise forms.ValidationError("Write each as NAME=value, one per line.")
-            found[name.strip()] = value.strip()
-        return found
 
     def clean_supports_session_resume(self) -> bool | None:
         """Return yes, no, or None for what the type declares."""
@@ -300,13 +213,13 @@ def initial_of(profile: AgentProfile) -> dict[str, Any]:
         "model": profile.model,
         "mode": profile.mode,
         "permission_mode": profile.permission_mode,
-        "command": shlex.join(map(str, profile.command)),
-        "args": shlex.join(map(str, profile.args)),
-        "additional_directories": "\n".join(map(str, profile.additional_directories)),
+        "command": profile.command,
+        "args": profile.args,
+        "additional_directories": profile.additional_directories,
         "background_policy": profile.background_policy,
         "memory_check": profile.memory_check,
         "supports_session_resume": answers[profile.supports_session_resume],
         "history_context_injection": answers[profile.history_context_injection],
-        "gone_patterns": "\n".join(map(str, profile.gone_patterns)),
-        "secret_hosts": "\n".join(f"{name}: {', '.join(hosts)}" for name, hosts in profile.secret_hosts.items()),
+        "gone_patterns": profile.gone_patterns,
+        "secret_hosts": profile.secret_hosts,
     }

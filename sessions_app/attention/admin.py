@@ -10,7 +10,7 @@ from django.http import HttpRequest
 
 from executors_app.staff_admin import ReadOnlyModelAdmin
 from sessions_app.attention.services.wording import word_items
-from sessions_app.kernel.admin import SessionRowAdmin
+from sessions_app.kernel.admin import SessionRowAdmin, TeamPageMixin, session_page
 from sessions_app.models import (
     AttentionItem,
     AttentionMark,
@@ -19,9 +19,10 @@ from sessions_app.models import (
 
 
 @admin.register(AttentionItem)
-class AttentionItemAdmin(ReadOnlyModelAdmin):
+class AttentionItemAdmin(TeamPageMixin, ReadOnlyModelAdmin):
     """Inbox items, which are resolved automatically and never edited."""
 
+    page_team = "session__task__team"
     list_display = ("created_at", "kind", "session", "task", "workflow", "what", "resolved_at", "resolution")
     list_select_related = ("session__task", "task", "workflow")
     list_filter = ("kind", ("resolved_at", admin.EmptyFieldListFilter), "resolution")
@@ -29,6 +30,10 @@ class AttentionItemAdmin(ReadOnlyModelAdmin):
     date_hierarchy = "created_at"
     ordering = ("-created_at",)
     hidden = ("quoted", "worded", "worded_for")
+
+    def page_of(self, item: Any) -> str:
+        """Return the page of its session."""
+        return session_page(item.session)
 
     def get_changelist_instance(self, request: HttpRequest) -> ChangeList:
         """Return the list, whose items have their quotations."""

@@ -50,6 +50,7 @@ class AttentionItem(TeamModel):
 
     class Meta(TeamModel.Meta):
         db_table = "attention_items"
+        verbose_name, verbose_name_plural = "inbox item", "inbox items"
         ordering = ("-created_at", "id")
         indexes = (models.Index(fields=("session", "resolved_at"), name="attention_open"),)
         constraints = (
@@ -112,6 +113,7 @@ class AttentionMark(models.Model):
 
     class Meta:
         db_table = "attention_marks"
+        verbose_name, verbose_name_plural = "mark on an inbox item", "marks on inbox items"
         constraints = (models.UniqueConstraint(fields=("item", "user"), name="one_mark_per_user_and_item"),)
 
     def __str__(self) -> str:
@@ -127,6 +129,7 @@ class Presence(models.Model):
 
     class Meta:
         db_table = "session_presences"
+        verbose_name, verbose_name_plural = "open session page", "open session pages"
         constraints = (models.UniqueConstraint(fields=("session", "user"), name="one_presence_per_user_and_session"),)
 
     def __str__(self) -> str:

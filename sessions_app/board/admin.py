@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Final, cast
 
 from django.contrib import admin, messages
@@ -14,13 +14,16 @@ from django.utils.html import format_html_join
 from django.utils.safestring import SafeString
 
 from executors_app.models import ExecutorRunning
-from executors_app.staff_admin import StaffModelAdmin
+from executors_app.staff_admin import StaffModelAdmin, words_filter
 from executors_app.wire.errors import ExecutorError
+from sessions_app.kernel.admin import TeamPageMixin, session_page
 from sessions_app.kernel.rules.states import ENDED_STATES
 from sessions_app.kernel.rules.wording import plural
 from sessions_app.kernel.services.errors import SessionsError, TerminalState
 from sessions_app.models import IntentKind, Task, TaskSession
+from sessions_app.pages.labels import POLICY_CHOICES, POLICY_WORDS, TASK_STATE_LABELS
 from sessions_app.recovery.services.sweeps import request_sweep
+from sessions_app.sessions.rules.situation_facts import STATE_LABELS
 from sessions_app.sessions.services import intents
 from sessions_app.sessions.services.queries import SECRET_FIELDS
 
@@ -101,16 +104,40 @@ def _request_stop(session: TaskSession, user: User) -> str:
     return ""
 
 
-RELATED_MODELS = (
-    "intent",
-    "prompt",
-    "turn",
-    "sessionevent",
-    "message",
-    "permissionrequest",
-    "continuityreceipt",
-    "sweepoutcome",
+RELATED_LISTS: Final = (
+    ("executors_app_executorrunning", "executions"),
+    ("sessions_app_prompt", "prompts"),
+    ("sessions_app_turn", "turns and waits"),
+    ("sessions_app_waitkey", "keys of waits"),
+    ("sessions_app_permissionrequest", "permission requests"),
+    ("sessions_app_suspension", "suspensions"),
+    ("sessions_app_backgroundwork", "background work"),
+    ("sessions_app_attentionitem", "inbox items"),
+    ("sessions_app_continuityreceipt", "receipts"),
+    ("sessions_app_sweepoutcome", "sweep outcomes"),
+    ("sessions_app_intent", "requests"),
+    ("sessions_app_finishintent", "merges and pushes"),
+    ("workflows_noderun", "steps of workflows"),
+    ("sessions_app_message", "messages"),
+    ("sessions_app_sessionevent", "log"),
 )
+"""Lists of the rows of a session, and what the links to them say."""
+TASK_LISTS: Final = (
+    ("sessions_app_tasksession", "sessions"),
+    ("executors_app_executorrunning", "executions"),
+    ("workflows_workflowrun", "workflow runs"),
+    ("sessions_app_taskplan", "plan"),
+    ("sessions_app_tasklabel", "labels"),
+)
+"""Lists of the rows of a task."""
+_STATE_WORDS: Final = {str(state): label.text for state, label in STATE_LABELS.items()}
+_TASK_WORDS: Final = {str(state): label.text for state, label in TASK_STATE_LABELS.items()}
+
+
+def _list_links(lists: Sequence[tuple[str, str]], query: str, key: Any) -> SafeString:
+    """Return links to lists of the admin, each with the rows that a query finds for a key."""
+    links = [(reverse(f"admin:{name}_changelist"), query, key, text) for name, text in lists]
+    return format_html_join(" · ", '<a href="{}?{}={}">{}</a>', links)
 
 
 class ServiceManagedAdmin(StaffModelAdmin):
@@ -126,22 +153,37 @@ class ServiceManagedAdmin(StaffModelAdmin):
 
 
 @admin.register(Task)
-class TaskAdmin(ServiceManagedAdmin):
+class TaskAdmin(TeamPageMixin, ServiceManagedAdmin):
     """Tasks, whose state follows from their sessions."""
 
-    list_display = ("title", "team", "state", "repository", "created_by", "created_at", "archived_at")
-    list_filter = ("state", "team", ("archived_at", admin.EmptyFieldListFilter), "repository")
+    list_display = (
+        "title",
+        "page_link",
+        "team",
+        "state_words",
+        "repository",
+        "created_by",
+        "created_at",
+        "archived_at",
+    )
+    list_filter = (
+        ("state", words_filter(_TASK_WORDS)),
+        "team",
+        ("archived_at", admin.EmptyFieldListFilter),
+        "repository",
+    )
     list_select_related = ("team", "repository", "created_by")
     search_fields = ("id", "title", "description", "team__name")
     date_hierarchy = "created_at"
     fields = (
+        "more",
         "id",
         "title",
         "description",
         "team",
         "repository",
         "base_branch",
-        "state",
+        "state_words",
         "archived_at",
         "created_by",
         "created_at",
@@ -149,30 +191,46 @@ class TaskAdmin(ServiceManagedAdmin):
     )
     readonly_fields = tuple(name for name in fields if name not in {"title", "description"})
 
+    def page_of(self, task: Task) -> str:
+        """Return the task's page."""
+        return reverse("task", args=[task.id])
+
+    @admin.display(description="state", ordering="state")
+    def state_words(self, task: Task) -> str:
+        """Return the state as our pages show it."""
+        return _TASK_WORDS.get(task.state, task.state)
+
+    @admin.display(description="belongs to it")
+    def more(self, task: Task) -> SafeString:
+        """Return links to the rows that belong to the task."""
+        return _list_links(TASK_LISTS, "task__id__exact", task.id)
+
 
 @admin.register(TaskSession)
-class TaskSessionAdmin(SessionActionsMixin, ServiceManagedAdmin):
+class TaskSessionAdmin(SessionActionsMixin, TeamPageMixin, ServiceManagedAdmin):
     """Sessions and the actions on them; only their policy can be edited."""
 
     list_display = (
         "short_id",
+        "page_link",
         "task",
         "team",
-        "state",
+        "state_words",
         "work_state",
         "desired_state",
         "executor_status",
         "agent_profile",
         "executor",
-        "policy",
+        "policy_words",
         "error_code",
         "updated_at",
     )
     list_filter = (
-        "state",
+        ("state", words_filter(_STATE_WORDS)),
+        "error_code",
         "desired_state",
         "work_state",
-        "policy",
+        ("policy", words_filter(POLICY_WORDS)),
         "agent_profile",
         "executor",
         ("task__team", admin.RelatedOnlyFieldListFilter),
@@ -180,7 +238,13 @@ class TaskSessionAdmin(SessionActionsMixin, ServiceManagedAdmin):
     list_select_related = ("task__team", "agent_profile", "executor")
     search_fields = ("id", "task__title", "agent_profile__name", "worktree_branch", "error_message")
     date_hierarchy = "created_at"
-    fields = ("more", "policy", "continue_prompts")
+    page_team = "task__team"
+    groups: tuple[tuple[str | None, tuple[str, ...]], ...] = (
+        (None, ("more", "task", "agent_profile", "model", "executor", "owner", "created_at", "updated_at")),
+        ("After a restart", ("policy", "continue_prompts")),
+        ("State", ("state_words", "desired_state", "work_state", "error_code", "error_message", "ready_since")),
+        ("Worktree", ("worktree_path", "worktree_branch", "shares_worktree_of")),
+    )
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[TaskSession]:
         """Return the sessions with the status of their current execution, and without secrets."""
@@ -188,14 +252,37 @@ class TaskSessionAdmin(SessionActionsMixin, ServiceManagedAdmin):
         rows: QuerySet[TaskSession] = super().get_queryset(request)
         return rows.defer(*SECRET_FIELDS).annotate(executor_status=Subquery(status))
 
-    def get_fields(self, request: HttpRequest, obj: Any = None) -> list[Any]:
-        """Return all fields, those that can be edited first."""
-        rest = [field.name for field in self.opts.concrete_fields if field.name not in self.fields]
-        return [*self.fields, *rest]
+    def get_fieldsets(self, request: HttpRequest, obj: Any = None) -> Any:
+        """Return all fields in groups, those that can be edited near the top."""
+        grouped = {name for _title, names in self.groups for name in names}
+        rest = [field.name for field in self.opts.concrete_fields if field.name not in {*grouped, "state"}]
+        named = [(title, {"fields": names}) for title, names in self.groups]
+        return [*named, ("More of its record", {"fields": rest, "classes": ("collapse",)})]
 
     def get_readonly_fields(self, request: HttpRequest, obj: Any = None) -> list[Any]:
         """Return all fields except the restart settings."""
-        return [name for name in self.get_fields(request, obj) if name not in {"policy", "continue_prompts"}]
+        shown = [name for _title, group in self.get_fieldsets(request, obj) for name in group["fields"]]
+        return [name for name in shown if name not in {"policy", "continue_prompts"}]
+
+    def formfield_for_choice_field(self, db_field: Any, request: HttpRequest, **options: Any) -> Any:
+        """Offer the policies as our pages name them."""
+        if db_field.name == "policy":
+            options["choices"] = POLICY_CHOICES
+        return super().formfield_for_choice_field(db_field, request, **options)
+
+    def page_of(self, session: TaskSession) -> str:
+        """Return the session's page."""
+        return session_page(session)
+
+    @admin.display(description="state", ordering="state")
+    def state_words(self, session: TaskSession) -> str:
+        """Return the state as our pages show it."""
+        return _STATE_WORDS.get(session.state, session.state)
+
+    @admin.display(description="after a restart", ordering="policy")
+    def policy_words(self, session: TaskSession) -> str:
+        """Return the session's own policy as our pages show it."""
+        return POLICY_WORDS.get(session.policy, "–")
 
     @admin.display(description="session", ordering="id")
     def short_id(self, session: TaskSession) -> str:
@@ -212,8 +299,7 @@ class TaskSessionAdmin(SessionActionsMixin, ServiceManagedAdmin):
         """Return the status of the current execution."""
         return session.executor_status or "–"
 
-    @admin.display(description="related")
+    @admin.display(description="belongs to it")
     def more(self, session: TaskSession) -> SafeString:
         """Return links to the rows that belong to the session."""
-        links = [(reverse(f"admin:sessions_app_{part}_changelist"), session.id, part) for part in RELATED_MODELS]
-        return format_html_join(" · ", '<a href="{}?session__id__exact={}">{}s</a>', links)
+        return _list_links(RELATED_LISTS, "session__id__exact", session.id)

@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from django import forms
 
+from executors_app.form_fields import PairsField
 from executors_app.models import Executor
 from executors_app.wire.executions import LOCAL
 
@@ -111,7 +112,7 @@ class ExecutorForm(forms.Form):
         self.runtime = runtime
         self._settings = SETTINGS.get(runtime)
         for setting in self._settings or ():
-            self.fields[f"config-{setting.name}"] = _field(setting)
+            self.fields[f"config-{setting.name}"] = setting_field(setting)
         if self._settings is None:
             self.fields[_OTHER] = forms.JSONField(
                 required=False, label="Settings", help_text="A JSON object.", widget=forms.Textarea(attrs={"rows": 4})
@@ -122,10 +123,7 @@ class ExecutorForm(forms.Form):
         """Return what the form shows of an executor."""
         values: dict[str, Any] = {"name": executor.name, "max_live": executor.max_live, _OTHER: executor.config}
         for setting in SETTINGS.get(executor.runtime, ()):
-            value = executor.config.get(setting.name)
-            if setting.kind == "pairs" and isinstance(value, Mapping):
-                value = "\n".join(f"{here} = {there}" for here, there in value.items())
-            values[f"config-{setting.name}"] = value
+            values[f"config-{setting.name}"] = executor.config.get(setting.name)
         return values
 
     def clean_other(self) -> dict[str, Any]:
@@ -153,33 +151,13 @@ class ExecutorForm(forms.Form):
         return name if name in self.fields else None
 
 
-def _field(setting: Setting) -> forms.Field:
+def setting_field(setting: Setting) -> forms.Field:
+    """Return the form field of a setting."""
     options: dict[str, Any] = {"label": setting.label, "help_text": setting.help, "required": setting.required}
     if setting.kind == "whole":
         return forms.IntegerField(min_value=0, max_value=2**31 - 1, **options)
     if setting.kind == "number":
         return forms.FloatField(min_value=0, max_value=2**31 - 1, **options)
     if setting.kind == "pairs":
-        return _PairsField(max_length=PAIRS_LIMIT, widget=forms.Textarea(attrs={"rows": 3}), **options)
+        return PairsField(max_length=PAIRS_LIMIT, widget=forms.Textarea(attrs={"rows": 3}), **options)
     return forms.CharField(max_length=TEXT_LIMIT, **options)
-
-
-class _PairsField(forms.CharField):
-    """Lines of ``here = there``."""
-
-    def to_python(self, value: Any) -> Any:
-        """Return the pairs. Raises ValidationError for a line without an equals sign."""
-        pairs = {}
-        for line in filter(None, map(str.strip, str(value or "").splitlines())):
-            here, equals, there = line.partition("=")
-            if not equals or not here.strip() or not there.strip():
-                raise forms.ValidationError("Write each as path here = path or address there, one per line.")
-            pairs[here.strip()] = there.strip()
-        return pairs
-
-    def run_validators(self, value: Any) -> None:
-        """Check the length of what was entered, which is that of its parts."""
-        super().run_validators("\n".join(f"{here}={there}" for here, there in value.items()))
-
-    def validate(self, value: Any) -> None:
-        """Accept no pairs."""

@@ -160,7 +160,7 @@ def _render_form(
     stored: list[tuple[str, Any]] = []
     if conflict:
         now = ExecutorForm.initial_of(executor)
-        stored = [(str(field.label), now.get(name)) for name, field in form.fields.items()]
+        stored = [(str(field.label), field.prepare_value(now.get(name))) for name, field in form.fields.items()]
     context = {
         "form": form,
         "executor": executor,

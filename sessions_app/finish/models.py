@@ -87,6 +87,7 @@ class FinishIntent(TeamModel):
 
     class Meta(TeamModel.Meta):
         db_table = "finish_intents"
+        verbose_name, verbose_name_plural = "merge or push", "merges and pushes"
         ordering = ("created_at", "id")
         constraints = (
             models.UniqueConstraint(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from django.contrib import admin
+from django.urls import reverse
 
 from executors_app.staff_admin import ReadOnlyModelAdmin
 from sessions_app.models import Host, HostMaintenance, HostProcess
@@ -15,6 +16,10 @@ class HostAdmin(ReadOnlyModelAdmin):
     list_display = ("name", "machine", "first_seen_at")
     search_fields = ("name",)
     date_hierarchy = "first_seen_at"
+
+    def view_on_site(self, host: Host) -> str:
+        """Return the page *System*."""
+        return reverse("system")
 
 
 @admin.register(HostProcess)

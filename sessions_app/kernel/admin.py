@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, Final
+from typing import Any, ClassVar, Final, cast
 
 from django.contrib import admin
+from django.contrib.auth.models import User
+from django.db.models import BooleanField, ExpressionWrapper, Q, QuerySet
+from django.http import HttpRequest
+from django.urls import reverse
+from django.utils.html import format_html
 
-from executors_app.staff_admin import ReadOnlyModelAdmin
+from executors_app.staff_admin import ReadOnlyModelAdmin, StaffModelAdmin
+from sessions_app.accounts.team_scope import teams_of
 from sessions_app.models import (
     Intent,
     SessionEvent,
+    TaskSession,
 )
 
 EXCERPT_LENGTH: Final = 100
@@ -23,11 +30,54 @@ def excerpt(text: str) -> str:
     return f"{text[:EXCERPT_LENGTH]}…"
 
 
-class SessionRowAdmin(ReadOnlyModelAdmin):
+def session_page(session: TaskSession) -> str:
+    """Return the address of a session's page."""
+    return reverse("session", args=[session.task_id, session.id])
+
+
+class TeamPageMixin(StaffModelAdmin):
+    """Links rows to their pages, for those who are in the team: to others, these pages do not exist."""
+
+    page_team: ClassVar[str] = "team"
+    """The lookup from the row to the team whose members can open its page."""
+
+    def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
+        """Return the rows, each with whether the user is in the team of its page."""
+        condition = Q(**{f"{self.page_team}__in": teams_of(cast(User, request.user))})
+        rows: QuerySet[Any] = super().get_queryset(request)
+        marked: QuerySet[Any] = rows.annotate(has_page_for_user=ExpressionWrapper(condition, BooleanField()))
+        return marked
+
+    def page_of(self, row: Any) -> str:
+        """Return the address of a row's page."""
+        raise NotImplementedError
+
+    def view_on_site(self, row: Any) -> str | None:
+        """Return the address of the row's page; None for those who cannot open it."""
+        if getattr(row, "has_page_for_user", False):
+            return self.page_of(row)
+        return None
+
+    @admin.display(description="page")
+    def page_link(self, row: Any) -> str:
+        """Return a link to the row's page."""
+        address = self.view_on_site(row)
+        if address is None:
+            return "–"
+        return format_html('<a href="{}">Open</a>', address)
+
+
+class SessionRowAdmin(TeamPageMixin, ReadOnlyModelAdmin):
     """Base class of pages for rows that belong to a session."""
+
+    page_team = "session__task__team"
 
     list_select_related: ClassVar[tuple[str, ...]] = ("session__task",)
     search_fields: ClassVar[tuple[str, ...]] = ("=session__id", "session__task__title")
+
+    def page_of(self, row: Any) -> str:
+        """Return the page of the row's session."""
+        return session_page(row.session)
 
     @admin.display(ordering="session__task__title")
     def task(self, row: Any) -> str:

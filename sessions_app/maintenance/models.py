@@ -72,7 +72,7 @@ class Orphaned(models.Model):
 
     class Meta:
         db_table = "orphans"
-        verbose_name, verbose_name_plural = "orphaned execution", "orphaned executions"
+        verbose_name, verbose_name_plural = "orphaned process", "orphaned processes"
         ordering = ("runtime", "name")
         constraints = (models.UniqueConstraint(fields=("runtime", "name"), name="one_orphan_per_place_and_name"),)
 

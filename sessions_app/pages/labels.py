@@ -94,6 +94,10 @@ POLICY_LABELS: Final[Mapping[str, PolicyLabel]] = {
     Policy.MANUAL: PolicyLabel("Only manually", "An agent starts only by “Resume session” or a prompt."),
 }
 
+POLICY_WORDS: Final[Mapping[str, str]] = {str(policy): label.text for policy, label in POLICY_LABELS.items()}
+POLICY_CHOICES: Final = (("", "As this installation"), *POLICY_WORDS.items())
+"""For a form of the admin; empty: no choice of its own."""
+
 PROMPT_STATE_LABELS: Final[Mapping[str, str]] = {
     "queued": "Queued",
     "sending": "Sending",

@@ -12,7 +12,14 @@ from django.urls import reverse
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
 
-from executors_app.staff_admin import Form, ReadOnlyModelAdmin, RuntimeListFilter, StaffModelAdmin, runtime_column
+from executors_app.staff_admin import (
+    Form,
+    ReadOnlyModelAdmin,
+    RuntimeListFilter,
+    StaffModelAdmin,
+    runtime_column,
+    words_filter,
+)
 from sessions_app.kernel.admin import SessionRowAdmin
 from sessions_app.models import (
     ContinuityReceipt,
@@ -22,6 +29,7 @@ from sessions_app.models import (
     SweepRequest,
     TeamPolicy,
 )
+from sessions_app.pages.labels import POLICY_CHOICES, POLICY_WORDS
 from sessions_app.recovery.services.sweeps import request_sweep
 
 
@@ -39,6 +47,10 @@ class RecoverySweepAdmin(ReadOnlyModelAdmin):
     search_fields = ("=id", "boot_id")
     date_hierarchy = "started_at"
     readonly_fields = ("decided",)
+
+    def view_on_site(self, sweep: RecoverySweep) -> str:
+        """Return the sweep's page."""
+        return reverse("sweep", args=[sweep.id])
 
     @admin.display(description="outcomes")
     def counts(self, sweep: RecoverySweep) -> str:
@@ -66,7 +78,7 @@ class SweepOutcomeAdmin(SessionRowAdmin):
         "receipt_kind",
         "reason",
     )
-    list_filter = ("observed", "rule", "agent_action", "receipt_kind", ("runtime", RuntimeListFilter))
+    list_filter = ("observed", "rule", "agent_action", "receipt_kind", "reason", ("runtime", RuntimeListFilter))
     list_select_related = ("sweep", "session__task")
     search_fields = ("=sweep__id", *SessionRowAdmin.search_fields, "rule", "reason", "error_message")
     date_hierarchy = "sweep__started_at"
@@ -82,6 +94,10 @@ class SweepRequestAdmin(ReadOnlyModelAdmin):
     list_select_related = ("by",)
     search_fields = ("=id", "by__username")
     date_hierarchy = "created_at"
+
+    def view_on_site(self, sweep_request: SweepRequest) -> str:
+        """Return the request's page."""
+        return reverse("sweep-request", args=[sweep_request.id])
 
     def has_add_permission(self, request: HttpRequest) -> bool:
         """Allow staff to request sweeps."""
@@ -145,8 +161,8 @@ class ContinuityReceiptAdmin(SessionRowAdmin):
 class TeamPolicyAdmin(StaffModelAdmin):
     """Restart policies of teams."""
 
-    list_display = ("team", "policy", "continue_prompts", "updated_by", "updated_at")
-    list_filter = ("policy", "continue_prompts")
+    list_display = ("team", "policy_words", "continue_prompts", "updated_by", "updated_at")
+    list_filter = (("policy", words_filter(POLICY_WORDS)), "continue_prompts")
     list_select_related = ("team", "updated_by")
     search_fields = ("team__name",)
     date_hierarchy = "updated_at"
@@ -157,6 +173,21 @@ class TeamPolicyAdmin(StaffModelAdmin):
         if obj:
             return ("team",)
         return ()
+
+    def formfield_for_choice_field(self, db_field: Any, request: HttpRequest, **options: Any) -> Any:
+        """Offer the policies as our pages name them."""
+        if db_field.name == "policy":
+            options["choices"] = POLICY_CHOICES
+        return super().formfield_for_choice_field(db_field, request, **options)
+
+    def view_on_site(self, policy: TeamPolicy) -> str:
+        """Return the page with the team's policy."""
+        return reverse("settings-team-policy", args=[policy.team_id])
+
+    @admin.display(description="after a restart", ordering="policy")
+    def policy_words(self, row: TeamPolicy) -> str:
+        """Return the policy as our pages show it."""
+        return POLICY_WORDS.get(row.policy, "–")
 
     def save_model(self, request: HttpRequest, obj: TeamPolicy, form: Any, change: bool) -> None:
         """Record who changed the policy."""

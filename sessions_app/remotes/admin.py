@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from django.contrib import admin
+from django.urls import reverse
 
 from executors_app.staff_admin import ReadOnlyModelAdmin
 from sessions_app.models import RepositoryRemote
@@ -18,3 +19,7 @@ class RepositoryRemoteAdmin(ReadOnlyModelAdmin):
     list_select_related = ("repository", "changed_by")
     search_fields = ("=id", "address", "repository__name")
     date_hierarchy = "created_at"
+
+    def view_on_site(self, remote: RepositoryRemote) -> str:
+        """Return the page of the repository's remote."""
+        return reverse("settings-repository-remote", args=[remote.repository_id])

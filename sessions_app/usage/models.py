@@ -80,6 +80,7 @@ class TurnUsage(TeamModel):
 
     class Meta(TeamModel.Meta):
         db_table = "turn_usage"
+        verbose_name, verbose_name_plural = "usage of a turn", "usage of turns"
         ordering = ("ended_at", "turn_id")
         indexes = (
             models.Index(fields=("team", "day"), name="usage_of_team_and_day"),

@@ -196,6 +196,7 @@ class NodeRun(TeamModel):
     class Meta(TeamModel.Meta):
         abstract = False
         db_table = "workflow_node_runs"
+        verbose_name, verbose_name_plural = "step of a run", "steps of runs"
         ordering = ("run", "position")
         constraints = (models.UniqueConstraint(fields=("run", "path"), name="one_node_run_per_path"),)
 

@@ -3,19 +3,26 @@
 from __future__ import annotations
 
 import re
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from django.apps import apps
 from django.contrib import admin
 from django.contrib.admin.utils import quote
+from django.contrib.auth.models import Group, User
 from django.db import connection, transaction
 from django.test import Client
 from django.test.utils import CaptureQueriesContext
 from django.urls import reverse
 
+from executors_app.models import AgentProfile, Executor
+from kandev.admin_sections import SECTIONS
 from sessions_app.accounts.models import ApiToken, LoginLink
-from tests.admin.everything import SECRET, browser, make_set, superuser
+from sessions_app.board.admin import RELATED_LISTS, TASK_LISTS
+from sessions_app.kernel.admin import session_page
+from sessions_app.models import ContinuityReceipt, Host, Task, TaskSession, TeamPolicy, Turn, WaitKey
+from sessions_app.workflows.models import WorkflowRun
+from tests.admin.everything import SECRET, browser, make_set, staff, superuser
 from tests.pages.inline import foreign_inline
 from tests.transaction_guard import of_the_test
 
@@ -120,11 +127,124 @@ def test_plain_text_token_model_has_no_page(root: Client) -> None:
     assert root.get("/admin/authtoken/tokenproxy/").status_code == 404
 
 
-def test_index_lists_the_models(root: Client) -> None:
-    text = root.get("/admin/").text
-    assert not foreign_inline(text)
-    for words in ("Task sessions", "Repositories", "Continuity receipts", "Agent profiles"):
-        assert words in text
+def index_of(root: Client) -> dict[str, list[str]]:
+    """Return the names of the models on the index, by section."""
+    return {
+        section["name"]: [m["name"] for m in section["models"]] for section in root.get("/admin/").context["app_list"]
+    }
+
+
+def test_every_model_is_in_exactly_one_section() -> None:
+    listed = [model for section in SECTIONS for model in section.models]
+    assert sorted(listed) == sorted(model._meta.label_lower for model in MODELS)
+
+
+def test_index_groups_the_models_as_staff_look_for_them(root: Client) -> None:
+    index = index_of(root)
+    assert list(index) == [section.name for section in SECTIONS]
+    assert index["Tasks and sessions"][:2] == ["Tasks", "Sessions"]
+    assert index["Agents and executors"][:3] == ["Agent profiles", "Executors", "Executions"]
+    assert "Orphaned processes" in index["Hosts"]
+    assert "Teams" in index["People and teams"]
+    assert not foreign_inline(root.get("/admin/").text)
+
+
+def test_section_has_a_page_and_is_in_the_breadcrumbs_of_its_models(root: Client) -> None:
+    session = make_set("0")
+    hosts = root.get("/admin/section/hosts/")
+    assert [section["name"] for section in hosts.context["app_list"]] == ["Hosts"]
+    assert root.get("/admin/section/nothing/").status_code == 404
+    for page in ("changelist", "change", "history", "delete"):
+        args = [] if page == "changelist" else [session.executor_id]
+        text = root.get(address(Executor, page, *args)).text
+        assert '<a href="/admin/section/agents/">Agents and executors</a>' in text, page
+
+
+def test_staff_see_only_the_sections_that_they_may_open(db: None) -> None:
+    index = index_of(browser(staff()))
+    assert "Users" not in index["People and teams"]
+
+
+def test_session_links_to_what_belongs_to_it(root: Client) -> None:
+    session, _ = make_set("0"), make_set("1")
+    text = root.get(address(TaskSession, "change", session.pk)).text
+    links = re.findall(r'"(/admin/[a-z_/]+/\?session__id__exact=[0-9a-f-]+)"', text)
+    assert len(links) == len(RELATED_LISTS)
+    for link in links:
+        rows = root.get(link).context["cl"].result_list
+        assert {row.session_id for row in rows} <= {session.id}, link
+        assert rows, link
+
+
+def test_task_links_to_what_belongs_to_it(root: Client) -> None:
+    session, _ = make_set("0"), make_set("1")
+    text = root.get(address(Task, "change", session.task_id)).text
+    links = re.findall(r'"(/admin/[a-z_/]+/\?task__id__exact=[0-9a-f-]+)"', text)
+    assert len(links) == len(TASK_LISTS)
+    for link in links:
+        assert len(root.get(link).context["cl"].result_list) == 1, link
+
+
+def join(team: Group) -> None:
+    User.objects.get(username="root").groups.add(team)
+
+
+def page_of(model: Any, session: TaskSession) -> str:
+    """Return the page of a session, or of its task."""
+    if model is TaskSession:
+        return session_page(session)
+    return reverse("task", args=[session.task_id])
+
+
+SITE_LINK = re.compile(r'href="([^"]*)" class="viewsitelink"')
+
+
+WITH_A_PAGE = {Task, TaskSession, Turn, ContinuityReceipt, WaitKey, WorkflowRun, Host, Executor, AgentProfile}
+
+
+def test_page_of_the_site_exists_wherever_a_row_links_to_it(root: Client) -> None:
+    join(make_set("0").task.team)
+    for model in MODELS:
+        key = quote(model._default_manager.values_list("pk", flat=True)[0])
+        links = SITE_LINK.findall(root.get(address(model, "change", key)).text)
+        assert links or model not in WITH_A_PAGE, model
+        assert [root.get(link).status_code for link in links] == [200] * len(links), model
+
+
+@pytest.mark.parametrize("model", [Task, TaskSession])
+def test_lists_of_tasks_and_sessions_link_to_the_pages_of_own_teams(root: Client, model: Any) -> None:
+    own, other = make_set("0"), make_set("1")
+    join(own.task.team)
+    text = root.get(address(model, "changelist")).text
+    assert f'href="{page_of(model, own)}">Open</a>' in text
+    assert page_of(model, other) not in text
+    assert not SITE_LINK.findall(root.get(address(TaskSession, "change", other.pk)).text)
+
+
+@pytest.mark.parametrize("model", MODELS, ids=ids(MODELS))
+def test_list_is_filtered_by_state_and_error_code(model: Any) -> None:
+    shown = admin.site._registry[model]
+    filters = {each if isinstance(each, str) else each[0] for each in cast("tuple[Any, ...]", shown.list_filter)}
+    states = {field.name for field in model._meta.concrete_fields if type(field).__name__ == "CharField"}
+    assert states & {"state", "status", "error_code", "policy", "reason"} <= filters
+
+
+def test_policies_and_states_are_shown_in_the_words_of_the_pages(root: Client) -> None:
+    session = make_set("0")
+    TaskSession.objects.update(policy="on_open", state="WAITING_FOR_INPUT")
+    TeamPolicy.objects.update(policy="manual")
+    for page in (address(TaskSession, "changelist"), address(TaskSession, "change", session.pk)):
+        text = root.get(page).text
+        assert "When someone opens the session" in text
+        assert "WAITING_FOR_INPUT<" not in text
+    assert "Only manually" in root.get(address(TeamPolicy, "changelist")).text
+
+
+def test_times_have_the_format_of_the_pages(root: Client) -> None:
+    session = make_set("0")
+    text = root.get(address(TaskSession, "change", session.pk)).text
+    assert re.search(r">\d{4}-\d\d-\d\d \d\d:\d\d UTC<", text)
+    assert "a.m." not in text and "p.m." not in text
 
 
 def test_index_forms_plurals_as_english_does(root: Client) -> None:

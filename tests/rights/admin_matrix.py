@@ -128,6 +128,7 @@ SITE: Final[Mapping[str, Methods]] = {
     "autocomplete/": staff(NO, 405),
     "jsi18n/": staff(200, 405),
     "r/<path:content_type_id>/<path:object_id>/": staff(404, 404),
+    "section/<slug:slug>/": staff(404, 404),
     "^<app_label>/$": staff(200, 200),
     "(?P<url>.*)$": staff(404, 404),
 }

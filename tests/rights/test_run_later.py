@@ -151,8 +151,8 @@ class TestRepositoriesAndProfiles:
         other = world.stranger.groups.get()
         browser = Client()
         browser.force_login(superuser())
-        form = {"name": "renamed", "agent_type": "demo", "permission_mode": "ask", "command": "[]", "args": "[]"}
-        form |= {"additional_directories": "[]", "team": str(other.pk)}
+        form = {"name": "renamed", "agent_type": "demo", "permission_mode": "ask", "command": "", "args": ""}
+        form |= {"additional_directories": "", "team": str(other.pk)}
         url = reverse("admin:executors_app_agentprofile_change", args=[world.profile.pk])
         assert browser.post(url, form).status_code == 302
         profile = fresh(world.profile)

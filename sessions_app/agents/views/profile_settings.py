@@ -189,7 +189,9 @@ def _render_form(
     if conflict:
         now = initial_of(profile)
         stored = [
-            (str(field.label or name.capitalize()), now[name]) for name, field in form.fields.items() if name in now
+            (str(field.label or name.capitalize()), field.prepare_value(now[name]))
+            for name, field in form.fields.items()
+            if name in now
         ]
         stored.append(("Variables that are set", ", ".join(stored_names(profile)[0])))
     context = {

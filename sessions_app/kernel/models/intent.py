@@ -67,6 +67,7 @@ class Intent(TeamModel):
 
     class Meta(TeamModel.Meta):
         db_table = "session_intents"
+        verbose_name, verbose_name_plural = "request to a session", "requests to sessions"
         ordering = ("created_at", "id")
         indexes = (
             models.Index(fields=("session",), name="intent_open", condition=models.Q(done_at__isnull=True)),

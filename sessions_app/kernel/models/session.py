@@ -176,6 +176,7 @@ class TaskSession(TeamModel):
 
     class Meta(TeamModel.Meta):
         db_table = "task_sessions"
+        verbose_name, verbose_name_plural = "session", "sessions"
         ordering = ("-created_at", "id")
         indexes = (
             models.Index(fields=("desired_state", "state"), name="session_wanted"),

@@ -1,0 +1,1 @@
+"""How dates and times are shown where no template names a format, as in the admin."""
