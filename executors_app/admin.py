@@ -18,7 +18,7 @@ from executors_app.agents import AgentType
 from executors_app.encryption import SecretUnreadable
 from executors_app.form_fields import HostsField, LinesField, SecretLines, VariablesField, WordsField
 from executors_app.mcp_servers import ANY_PROGRAM, check_mcp_servers
-from executors_app.models import AgentCapability, AgentProfile, ExecutorRunning
+from executors_app.models import AgentCapability, AgentProfile, ExecutorRunning, SecretKeyCheck
 from executors_app.orm import JSONFormField
 from executors_app.staff_admin import (
     UNREADABLE_TEXT,
@@ -287,3 +287,21 @@ class ExecutorRunningAdmin(ReadOnlyModelAdmin):
     def runtime_state(self, row: ExecutorRunning) -> str:
         """Return the names of the runtime's values, but not the values."""
         return json.dumps(sorted(row.state))
+
+
+@admin.register(SecretKeyCheck)
+class SecretKeyCheckAdmin(ReadOnlyModelAdmin):
+    """Whether this web process has the secret key that the database's secrets are encrypted with."""
+
+    hidden = ("text",)
+    list_display = ("__str__", "is_right")
+    search_fields = ("=id",)
+    readonly_fields = ("is_right",)
+
+    @admin.display(boolean=True, description="this web process has the right key")
+    def is_right(self, check: SecretKeyCheck) -> bool:
+        """Return whether one of the present keys decrypts the text."""
+        try:
+            return bool(check.text)
+        except SecretUnreadable:
+            return False

@@ -15,6 +15,7 @@ import binascii
 import json
 import os
 from dataclasses import dataclass
+from enum import StrEnum
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final
 
@@ -242,6 +243,30 @@ def _reencrypt_field(model: type[models.Model], field: EncryptedField) -> tuple[
             continue
         rewritten += rows.filter(pk=pk, stored_text=stored).update(**{field.attname: value})
     return rewritten, unreadable
+
+
+def stored_values(field: EncryptedField) -> models.QuerySet[Any, str]:
+    """Return the stored texts of a field that are not empty, as they are in the database."""
+    rows = field.model._base_manager.annotate(stored_text=Cast(field.attname, models.TextField()))
+    return rows.exclude(stored_text="").order_by("pk").values_list("stored_text", flat=True)
+
+
+class KeyFit(StrEnum):
+    """Which of the present keys decrypts a stored text."""
+
+    FIRST = "first"
+    EARLIER = "earlier"
+    NONE = "none"
+
+
+def find_key(stored: str) -> KeyFit:
+    """Return which of the present keys decrypts a stored text."""
+    ciphers = _present_ciphers()
+    if _opens(stored, ciphers[:1]):
+        return KeyFit.FIRST
+    if _opens(stored, ciphers[1:]):
+        return KeyFit.EARLIER
+    return KeyFit.NONE
 
 
 def _opens(stored: str, ciphers: tuple[AESGCM, ...]) -> bool:

@@ -406,3 +406,20 @@ class ExecutorRunning(models.Model):
             state=dict(self.state),
             config=config,
         )
+
+
+class SecretKeyCheck(models.Model):
+    """A known text, encrypted with the secret key of this installation: a key that does not decrypt it is another one.
+
+    There is one row at most. `executors_app.secret_key` writes and reads it.
+    """
+
+    id = models.PositiveSmallIntegerField(primary_key=True, default=1, editable=False)
+    text = EncryptedTextField(default="Kandev reads its secrets with this key.", editable=False)
+
+    class Meta:
+        db_table = "secret_key_checks"
+        constraints = (models.CheckConstraint(condition=Q(id=1), name="one_secret_key_check"),)
+
+    def __str__(self) -> str:
+        return "check of the secret key"

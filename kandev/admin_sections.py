@@ -91,6 +91,7 @@ SECTIONS: Final = (
         "Maintenance",
         (
             *_ours("chore", "leftover", "metriccount"),
+            "executors_app.secretkeycheck",
             "django_q.schedule",
             "django_q.ormq",
             "django_q.success",

@@ -93,15 +93,24 @@ FIRST_RELEASE: Final = ("sessions_app", "0001_release_1_0")
 """The migration with which the database of every release begins."""
 
 
-def refuse_incompatible_database() -> None:
-    """Raise CommandError with status 2 if the database has migrations that this code does not know.
+KEY_CHECK_MIGRATION: Final = ("executors_app", "0007_secret_key_check")
+WRONG_KEY: Final = (
+    "secret_key_wrong: the secrets of this database are encrypted with another secret key; "
+    "set KANDEV_SECRET_KEY, or the file that holds it, to that key, or add it to KANDEV_SECRET_KEY_FALLBACKS. "
+    "If it is lost, run manage.py secret_key --accept-loss"
+)
 
-    Its tables may differ from what this code expects: it was migrated by a newer version, or by code from before the
-    first release. Raises django.db.Error if it cannot be reached.
+
+def refuse_incompatible_database() -> None:
+    """Raise CommandError with status 2 if the database has unknown migrations, or secrets of another secret key.
+
+    With unknown migrations, its tables may differ from what this code expects: it was migrated by a newer version, or
+    by code from before the first release. Raises django.db.Error if it cannot be reached.
     """
     loader = MigrationLoader(connection)
     unknown = sorted(loader.applied_migrations.keys() - loader.disk_migrations.keys())
     if not unknown:
+        _refuse_wrong_secret_key(loader)
         return
     if FIRST_RELEASE not in loader.applied_migrations:
         reason = (
@@ -114,6 +123,35 @@ def refuse_incompatible_database() -> None:
             f"install that version, or restore a backup from before the upgrade"
         )
     raise CommandError(reason, returncode=EXIT_COULD_NOT_RUN)
+
+
+def _refuse_wrong_secret_key(loader: MigrationLoader) -> None:
+    """Refuse another key, as far as the migrations that are applied allow to say."""
+    if loader.disk_migrations.keys() <= loader.applied_migrations.keys():
+        refuse_wrong_secret_key()
+    elif KEY_CHECK_MIGRATION in loader.applied_migrations:
+        from executors_app import secret_key  # noqa: PLC0415 - see refuse_wrong_secret_key
+
+        _refuse_if_wrong(secret_key.refuse_other_key)
+
+
+def refuse_wrong_secret_key() -> None:
+    """Raise CommandError with status 2 if the secret key is not the database's. All migrations must be applied.
+
+    Raises django.db.Error if the database cannot be reached.
+    """
+    from executors_app import secret_key  # noqa: PLC0415 - it has models: the web server sets its umask before them
+
+    _refuse_if_wrong(secret_key.check_secret_key)
+
+
+def _refuse_if_wrong(check: Callable[[], None]) -> None:
+    from executors_app import secret_key  # noqa: PLC0415 - see refuse_wrong_secret_key
+
+    try:
+        check()
+    except secret_key.WrongSecretKey as error:
+        raise CommandError(WRONG_KEY, returncode=EXIT_COULD_NOT_RUN) from error
 
 
 def refuse_incompatible_database_to_server() -> None:

@@ -13,7 +13,7 @@ from django_q.models import OrmQ, Schedule
 from django_q.models import Task as QueueTask
 from django_q.signing import SignedPackage
 
-from executors_app.models import AgentCapability, AgentProfile, Executor, ExecutorRunning
+from executors_app.models import AgentCapability, AgentProfile, Executor, ExecutorRunning, SecretKeyCheck
 from sessions_app.accounts.models import ApiToken, AttemptCount, LoginLink, Preferences, TeamRole
 from sessions_app.board.services.tasks import create_session
 from sessions_app.models import (
@@ -165,6 +165,7 @@ def _make_record(session: TaskSession, user: User, name: str) -> None:
     SweepOutcome.objects.create(sweep=sweep, session=session, rule="reattach")
     SweepRequest.objects.create(by=user, sweep=sweep, done_at=now, report={"sessions": []})
     Supervisor.objects.create(boot_id=f"boot {name}", host_id="host", started_at=now, beat_at=now)
+    SecretKeyCheck.objects.get_or_create(id=1)
     host = Host.objects.create(name=f"host {name}", first_seen_at=now)
     HostProcess.objects.create(host=host, place="p", role="web", release="1", started_at=now, beat_at=now)
     HostMaintenance.objects.create(host=host, cordoned_at=now, by=user)

@@ -224,3 +224,20 @@ def test_restore_of_a_damaged_dump_changes_nothing(deployment: Deployment) -> No
     dump.write_bytes(dump.read_bytes()[:-2000])
     assert run_script(deployment, "restore", str(copy)).returncode != 0
     assert len(deployment.rows("SELECT id FROM repositories")) == 1
+
+
+@pytest.mark.any_database
+def test_restore_with_another_secret_key_is_refused_until_the_loss_is_accepted(deployment: Deployment) -> None:
+    started = deployment.manage("recover_sessions")  # whatever starts first writes the value that the key is checked by
+    assert started.returncode == 0, started.stderr
+    copy = back_up(deployment)
+    other = {"KANDEV_SECRET_KEY": "another key " * 5}
+    before = deployment.rows("SELECT id FROM repositories")
+    refused = run_script(deployment, "restore", str(copy), **other)
+    assert refused.returncode == 2
+    assert "the secret key is not that of the copy" in refused.stderr
+    assert deployment.rows("SELECT id FROM repositories") == before
+
+    accepted = run_script(deployment, "restore", str(copy), KEY_IS_LOST="yes", **other)
+    assert accepted.returncode == 0, accepted.stderr
+    assert "The present key is the right one from now on" in accepted.stdout

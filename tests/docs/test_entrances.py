@@ -62,7 +62,17 @@ COMMANDS: Final[Mapping[str, str]] = {
     "login_link": "names of users and teams",
     **dict.fromkeys(("after_restore", "create_demo", "demo", "drf_create_token", "hosts", "kandev_version"), ARGUMENTS),
     **dict.fromkeys(
-        ("maintain", "migrate", "orphans", "qcluster", "rebuild_search", "recover_sessions", "serve", "supervise"),
+        (
+            "maintain",
+            "migrate",
+            "orphans",
+            "qcluster",
+            "rebuild_search",
+            "recover_sessions",
+            "secret_key",
+            "serve",
+            "supervise",
+        ),
         ARGUMENTS,
     ),
 }
@@ -189,7 +199,9 @@ STORED: Final[Mapping[str, str]] = {
     "sessions_app.Leftover": "files of deleted sessions",
     "sessions_app.Orphaned": "files of deleted sessions",
     **{f"auth.{name}": NOTHING for name in ("Permission", "Group", "User")},
-    **dict.fromkeys(("admin.LogEntry", "contenttypes.ContentType", "sessions.Session"), NOTHING),
+    **dict.fromkeys(
+        ("executors_app.SecretKeyCheck", "admin.LogEntry", "contenttypes.ContentType", "sessions.Session"), NOTHING
+    ),
     **{f"accounts.{name}": NOTHING for name in ("TeamRole", "Preferences", "AttemptCount")},
     **{
         f"sessions_app.{name}": NOTHING

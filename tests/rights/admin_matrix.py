@@ -56,6 +56,7 @@ MODELS: Final[Mapping[str, Pages]] = {
     "executors_app/agentprofile": KEPT,
     "executors_app/executor": KEPT,
     "executors_app/executorrunning": RECORD,
+    "executors_app/secretkeycheck": RECORD,
     "accounts/apitoken": RECORD,
     "sessions_app/chore": RECORD,
     "accounts/attemptcount": RECORD,

@@ -9,7 +9,7 @@ from django.db import DatabaseError
 
 from sessions_app.kernel.rules.wording import plural
 from sessions_app.management.output import VisibleCommand
-from sessions_app.management.startup import EXIT_COULD_NOT_RUN
+from sessions_app.management.startup import EXIT_COULD_NOT_RUN, refuse_wrong_secret_key, report_database_errors
 from sessions_app.portable import database_restore
 from sessions_app.portable import record as portable_record
 
@@ -22,6 +22,8 @@ class Command(VisibleCommand):
 
     def handle(self, *args: Any, **options: Any) -> None:
         """Make the database safe. Exits with status 2 and one line if that is not possible."""
+        with report_database_errors():
+            refuse_wrong_secret_key()
         try:
             found = database_restore.make_restored_safe()
         except database_restore.ExporterRunning as error:

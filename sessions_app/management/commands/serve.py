@@ -24,6 +24,7 @@ from sessions_app.management.output import VisibleCommand
 from sessions_app.management.startup import (
     count_unapplied_migrations,
     refuse_incompatible_database,
+    refuse_wrong_secret_key,
     report_database_errors,
     set_private_umask,
 )
@@ -213,6 +214,7 @@ def prepare_database() -> None:
             refuse_incompatible_database()
             if settings.KANDEV_EMBEDDED:
                 call_command("migrate", verbosity=0, skip_checks=True)
+                refuse_wrong_secret_key()  # once more: an earlier release's database only has the table for it now
             elif count_unapplied_migrations():
                 raise CommandError("the database has unapplied migrations; run manage.py migrate first", returncode=2)
             database_restore.detect_restore()

@@ -12,6 +12,7 @@ from django.db.migrations.recorder import MigrationRecorder
 from django.http import HttpRequest, JsonResponse
 from django.views.decorators.cache import never_cache
 
+from executors_app.secret_key import is_secret_key_wrong
 from sessions_app.hosts.services import roles_down
 from sessions_app.models import Supervisor
 
@@ -26,7 +27,7 @@ def healthz(request: HttpRequest) -> JsonResponse:
 @login_not_required
 @never_cache
 def readyz(request: HttpRequest) -> JsonResponse:
-    """Return 200, or 503 with the names of what is missing: database, migrations, supervisor, sweep.
+    """Return 200, or 503 with what is missing: database, migrations, secret_key, supervisor, sweep.
 
     ``down`` names the roles that are down although requests can be served: nobody need log in to read this page, so it
     names no host.
@@ -42,10 +43,12 @@ def readyz(request: HttpRequest) -> JsonResponse:
 
 
 def missing_dependencies() -> list[str]:
-    """Return what is missing. Without database or migrations nothing else is checked, because it needs them."""
+    """Return what is missing. Without database, migrations or the right key, nothing else is checked: it needs them."""
     try:
         if _has_unapplied_migrations():
             return ["migrations"]
+        if is_secret_key_wrong():
+            return ["secret_key"]
         return list(_missing_supervision())
     except Error:
         return ["database"]
