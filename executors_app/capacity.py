@@ -12,6 +12,7 @@ from executors_app import plugins
 from executors_app.models import Executor, ExecutorRunning
 from executors_app.runtimes import SharesMachineMemory
 from executors_app.wire.executions import ExecutorStatus
+from executors_app.wire.exhaustion import raise_if_exhausted
 
 MEMORY_OF_AN_AGENT: Final = 512 << 20
 """Bytes assumed for an agent with its agentctl and the programs it runs."""
@@ -58,7 +59,8 @@ def machine_memory() -> int:
 def _lines(path: str) -> list[str]:
     try:
         return Path(path).read_text().splitlines()
-    except OSError:
+    except OSError as error:
+        raise_if_exhausted(error)
         return []
 
 

@@ -12,6 +12,7 @@ from typing import Any, Final
 import orjson
 
 from executors_app.machine.process import identity
+from executors_app.wire.exhaustion import raise_if_exhausted
 from executors_app.wire.protocol import ApiError, Code
 from executors_app.wire.token_redaction import TokenRedactor, token_fingerprint
 
@@ -194,7 +195,8 @@ class TokenFile:
         self._path = path
         try:
             content = orjson.loads(path.read_bytes())
-        except (OSError, ValueError):
+        except (OSError, ValueError) as error:
+            raise_if_exhausted(error)
             content = {}
         sound = isinstance(content, dict) and all(isinstance(value, str | None) for value in content.values())
         self._content: Mapping[str, Any] = content if sound else {}

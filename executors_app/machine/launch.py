@@ -25,6 +25,7 @@ from executors_app.machine.storage import StateDirectory
 from executors_app.wire import launch_tokens, socket_urls
 from executors_app.wire.errors import AgentctlUnreachable, ExecutorError, LaunchFailed
 from executors_app.wire.executions import ExecutionFacts, LaunchSpec
+from executors_app.wire.exhaustion import raise_if_exhausted
 from executors_app.wire.protocol import EXECUTION_MARKER
 
 READY_TIMEOUT: Final = 60.0
@@ -59,7 +60,8 @@ def read_ready_file(directory: StateDirectory) -> ReadyFile | None:
     try:
         read = orjson.loads(directory.ready_file.read_bytes())
         return ReadyFile(str(read["url"]), int(read["pid"]))
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise_if_exhausted(error)
         return None
 
 
@@ -70,7 +72,8 @@ def _workspace_error(directory: StateDirectory) -> ExecutorError | None:
         if "error" in answer:
             return workspace_root.parse_error(answer)
         return None
-    except (OSError, ValueError, TypeError):
+    except (OSError, ValueError, TypeError) as error:
+        raise_if_exhausted(error)
         return None
 
 

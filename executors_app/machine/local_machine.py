@@ -23,6 +23,7 @@ from executors_app.machine.storage import ExecutionStorage
 from executors_app.wire import launch_tokens
 from executors_app.wire.errors import AgentctlForeign, ExecutorError, LaunchFailed
 from executors_app.wire.executions import ExecutionFacts, Launched, LaunchSpec, Observation, Observed
+from executors_app.wire.exhaustion import raise_if_exhausted
 
 logger = logging.getLogger(__name__)
 
@@ -165,8 +166,7 @@ class LocalMachine:
         try:
             token = self.storage.token_of(execution)
         except OSError as error:
-            if error.errno in identity.EXHAUSTED:
-                raise
+            raise_if_exhausted(error)
             # Its own state directory is damaged: that must not hide the others, whose checks end with this one's error.
             logger.warning("execution %s: its token cannot be read: %s", execution.id, error)
             return Observation.unknown(_unknown_reason(answer))

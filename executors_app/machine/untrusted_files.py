@@ -7,10 +7,12 @@ import os
 import stat
 import weakref
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Final
+
+from executors_app.wire.exhaustion import raise_if_exhausted, suppress_absence
 
 _READ: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY
 _DIRECTORY: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_DIRECTORY | os.O_CLOEXEC
@@ -33,7 +35,8 @@ def read_regular_file(path: Path, limit: int, *, follow: bool = True) -> bytes |
         flags |= os.O_NOFOLLOW
     try:
         descriptor = os.open(path, flags)
-    except (OSError, ValueError):
+    except (OSError, ValueError) as error:
+        raise_if_exhausted(error)
         return None
     with os.fdopen(descriptor, "rb") as file:
         if stat.S_ISREG(os.fstat(descriptor).st_mode):
@@ -102,7 +105,8 @@ class Directory:
         """Return the first ``limit`` bytes of a regular file below; None if there is no such file."""
         try:
             file = self.open_file(relative)
-        except OSError:
+        except OSError as error:
+            raise_if_exhausted(error)
             return None
         try:
             return _read(file, limit)
@@ -115,7 +119,8 @@ class Directory:
         try:
             with self.opened("/".join(folders)) as folder:
                 return os.readlink(name, dir_fd=folder)
-        except OSError:
+        except OSError as error:
+            raise_if_exhausted(error)
             return ""
 
     def find(self, relative: str) -> Entry | None:
@@ -124,7 +129,8 @@ class Directory:
         try:
             with self.opened("/".join(folders)) as folder:
                 mode = os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode
-        except OSError:
+        except OSError as error:
+            raise_if_exhausted(error)
             return None
         return Entry(name, stat.S_ISDIR(mode), stat.S_ISREG(mode), stat.S_ISLNK(mode))
 
@@ -133,7 +139,8 @@ class Directory:
         try:
             with self.opened(relative) as folder:
                 return list_opened(folder, limit)
-        except OSError:
+        except OSError as error:
+            raise_if_exhausted(error)
             return []
 
 
@@ -187,7 +194,7 @@ def read_file_below(root: Path, relative: str, *, limit: int = _CHUNK) -> bytes 
     ``root`` itself must be out of the agent's reach.
     """
     parts = PurePosixPath(relative).parts
-    with ExitStack() as opened, suppress(OSError):
+    with ExitStack() as opened, suppress_absence():
         here = os.open(root, _DIRECTORY)
         opened.callback(os.close, here)
         for part in parts[:-1]:

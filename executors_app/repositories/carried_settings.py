@@ -11,6 +11,7 @@ from typing import Final
 from urllib.parse import urlsplit, urlunsplit
 
 from executors_app.machine.untrusted_files import Directory
+from executors_app.wire.exhaustion import raise_if_exhausted
 
 _EXCLUDE_LIMIT: Final = 64 << 10
 _HOOK: Final = re.compile(r"[a-z0-9][a-z0-9-]{0,63}")
@@ -108,7 +109,8 @@ def _read_program(repository: Directory, name: str) -> bytes | None:
     """Return an executable file, at most one byte more than a hook may have; None if there is none."""
     try:
         file = repository.open_file(name)
-    except OSError:
+    except OSError as error:
+        raise_if_exhausted(error)
         return None
     with os.fdopen(file, "rb") as opened:
         if not os.fstat(file).st_mode & stat.S_IXUSR:

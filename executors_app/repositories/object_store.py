@@ -19,6 +19,7 @@ from executors_app.repositories.git import COPY, LOOKUP, Git, GitFailed
 from executors_app.repositories.team import TeamRepository
 from executors_app.repositories.workspace_refs import check_workspace_id
 from executors_app.wire.errors import RepositoryUnusable
+from executors_app.wire.exhaustion import raise_if_exhausted
 
 logger = logging.getLogger(__name__)
 
@@ -119,7 +120,8 @@ def _copy_object(store: Path, repository: Directory, oid: str) -> bool:
         return True
     try:
         source = repository.open_file(_object_path(oid))
-    except OSError:
+    except OSError as error:
+        raise_if_exhausted(error)
         return False
     with os.fdopen(source, "rb") as file, tempfile.NamedTemporaryFile(dir=store / "lfs", prefix="tmp_") as draft:
         size = os.fstat(file.fileno()).st_size

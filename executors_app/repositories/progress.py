@@ -11,6 +11,8 @@ from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Final
 
+from executors_app.wire.exhaustion import raise_if_exhausted
+
 IDLE_SECONDS: Final = 60.0
 """Seconds without any work after which processes count as hanging."""
 _LOOKS: Final = 12
@@ -40,13 +42,16 @@ class Progress:
 
 
 def _work_of(groups: Collection[int]) -> int | None:
-    """Return the CPU time that the groups' processes have used, in ticks; None if one of them is at work."""
+    """Return the CPU time that the groups' processes have used, in ticks; None if one of them may be at work."""
     total = 0
-    for state, group, ticks in _processes():
-        if group in groups:
-            if state in _AT_WORK:
-                return None
-            total += ticks
+    try:
+        for state, group, ticks in _processes():
+            if group in groups:
+                if state in _AT_WORK:
+                    return None
+                total += ticks
+    except OSError:  # no descriptors are left to see them with
+        return None
     return total
 
 
@@ -57,6 +62,7 @@ def _processes() -> Iterator[tuple[str, int, int]]:
             continue
         try:
             fields = (entry / "stat").read_text(errors="replace").rpartition(")")[2].split()
-        except OSError:
+        except OSError as error:
+            raise_if_exhausted(error)
             continue  # it has ended
         yield fields[0], int(fields[2]), sum(map(int, fields[11:15]))

@@ -22,6 +22,7 @@ from executors_app.repositories.bare import OBJECT_ID
 from executors_app.repositories.git import GitFailed
 from executors_app.repositories.git_errors import Cause
 from executors_app.wire.errors import RepositoryUnusable
+from executors_app.wire.exhaustion import raise_if_exhausted
 
 PACKED_LIMIT: Final = 64 << 20
 """Largest ``packed-refs``, in bytes."""
@@ -115,7 +116,8 @@ def _read_value(folder: int, name: str) -> str:
     """Return the value of a ref's file; empty if there is none, or none that git would accept."""
     try:
         file = untrusted_files.open_regular_file(folder, name)
-    except OSError:
+    except OSError as error:
+        raise_if_exhausted(error)
         return ""
     try:
         text = os.read(file, _POINTER_LIMIT).decode("utf-8", "surrogateescape").strip()

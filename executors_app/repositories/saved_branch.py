@@ -26,6 +26,7 @@ from executors_app.repositories.recovery_refs import (
 )
 from executors_app.repositories.team import TeamRepository
 from executors_app.wire.errors import NotKept, RepositoryUnusable
+from executors_app.wire.exhaustion import raise_if_exhausted
 
 _NOT_RELATED: Final = 1
 """Exit code of ``git merge-base`` for commits that have no ancestor in common."""
@@ -41,7 +42,8 @@ def compare_saved(kept: SavedWork, repository: Path, base: str) -> Comparison:
         name, tip = base or team.head().removeprefix(BRANCH_PREFIX), team.find_start(base)
     except GitFailed as error:
         raise refusal_of(error) from error
-    except (RepositoryUnusable, OSError):
+    except (RepositoryUnusable, OSError) as error:
+        raise_if_exhausted(error)
         name, tip = base, None
     if tip is not None and not _has_commit(kept, tip):
         tip = None

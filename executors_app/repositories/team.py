@@ -38,6 +38,7 @@ from executors_app.repositories.layout import (
 from executors_app.repositories.ref_files import FileModes
 from executors_app.repositories.transfer import Pack
 from executors_app.wire.errors import RepositoryUnusable, no_start_commit
+from executors_app.wire.exhaustion import raise_if_exhausted
 
 _CONFIG_LIMIT: Final = 1 << 20
 _REVISION: Final = re.compile(
@@ -106,7 +107,8 @@ class TeamRepository:
         for name, linked in (("objects", _FAN_OUT), ("objects/pack", ("pack",))):
             try:
                 opened = self.directory.directory(name)
-            except OSError:
+            except OSError as error:
+                raise_if_exhausted(error)
                 continue
             self._opened.append(opened)
             place = f"/proc/self/fd/{opened.descriptor}"
@@ -128,7 +130,8 @@ class TeamRepository:
                 directory = self.directory
             else:
                 directory = Directory(worktree.resolve())
-        except OSError:
+        except OSError as error:
+            raise_if_exhausted(error)
             return ""
         named = read_worktree_head(directory)
         return named.ref or named.commit

@@ -12,6 +12,7 @@ from typing import Any, Final
 
 import orjson
 
+from executors_app.wire.exhaustion import raise_if_exhausted
 from executors_app.wire.line_format import is_too_complex, parse_line
 
 META_FILE: Final = "meta.json"
@@ -37,7 +38,8 @@ def read_meta(directory: Path) -> dict[str, Any]:
     """Return the content of ``meta.json``; empty if it is missing or damaged."""
     try:
         meta = orjson.loads((directory / META_FILE).read_bytes())
-    except (OSError, ValueError):
+    except (OSError, ValueError) as error:
+        raise_if_exhausted(error)
         return {}
     if isinstance(meta, dict):
         return meta

@@ -16,6 +16,7 @@ from executors_app.agentctl.state_files import replace_file
 from executors_app.machine import launch
 from executors_app.machine.storage import ExecutionStorage
 from executors_app.wire.executions import ExecutionFacts, Launched
+from executors_app.wire.exhaustion import raise_if_exhausted
 
 logger = logging.getLogger(__name__)
 
@@ -86,7 +87,8 @@ class InstanceRecords:
         """Return the bearer token of an instance; empty if none was written."""
         try:
             return self._disk.state_directory_of(execution_id).token_file.read_text()
-        except OSError:
+        except OSError as error:
+            raise_if_exhausted(error)
             return ""
 
     def facts_of(self, record: InstanceRecord) -> ExecutionFacts:
@@ -138,5 +140,6 @@ def _read_json(path: Path) -> InstanceRecord | None:
     except FileNotFoundError:
         return None
     except (OSError, ValueError, TypeError) as error:
+        raise_if_exhausted(error)
         logger.error("%s cannot be read: %s", path, error)
         return None

@@ -16,6 +16,7 @@ from typing import Any, Final
 
 from executors_app.agentctl.process.job_process import BEGUN, ENDED, HEAD_BYTES, KEPT_BYTES, end_line
 from executors_app.agentctl.state_files import sync_directory, write_all
+from executors_app.wire.exhaustion import raise_if_exhausted, suppress_absence
 from executors_app.wire.protocol import JobError, JobState
 
 _RESERVE_BYTES: Final = 4096
@@ -132,7 +133,7 @@ class JobFiles:
     @property
     def is_guarded(self) -> bool:
         """Whether the job's guard process is running."""
-        with contextlib.suppress(OSError), (self.directory / END_FILE).open("rb") as file:
+        with suppress_absence(), (self.directory / END_FILE).open("rb") as file:
             try:
                 fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
             except BlockingIOError:
@@ -166,7 +167,8 @@ class JobFiles:
         """Return the complete lines of the end file; None if it cannot be read."""
         try:
             content = (self.directory / END_FILE).read_bytes()
-        except OSError:
+        except OSError as error:
+            raise_if_exhausted(error)
             return None
         return [line for line in content.partition(b"\0")[0].splitlines(keepends=True) if line.endswith(b"\n")]
 
@@ -197,7 +199,7 @@ class JobFiles:
         return self.tail(stdout, most, totals[0]), self.tail(stderr, most, totals[1])
 
     def _stream_total(self, name: str) -> int:
-        with contextlib.suppress(OSError), (self.directory / name).open("rb") as file:
+        with suppress_absence(), (self.directory / name).open("rb") as file:
             head = file.read(HEAD_BYTES)
             if head.isdigit():
                 return int(head)

@@ -223,8 +223,11 @@ def _boot_time() -> float:
 
 def _read(agent_pid: int | None, guard_pids: Iterable[int]) -> Descendants:
     guards = set(guard_pids)
-    if agent_pid and (guard := parent_of(agent_pid)) > 1:
-        guards.add(guard)
+    try:
+        if agent_pid and (guard := parent_of(agent_pid)) > 1:
+            guards.add(guard)
+    except OSError:  # no descriptors are left to see it with
+        return Descendants([], is_complete=False)
     return descendants_of(guards, agent_pid)
 
 

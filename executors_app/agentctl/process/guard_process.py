@@ -21,6 +21,7 @@ that import fast: every start of an agent waits for it.
 from __future__ import annotations
 
 import ctypes
+import errno
 import marshal
 import os
 import select
@@ -60,6 +61,9 @@ class suppress:  # noqa: N801
         return kind is not None and issubclass(kind, self.errors)
 
 
+EXHAUSTED = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM})
+"""As ``executors_app.wire.exhaustion``, which this process does not import."""
+RETRY_INTERVAL = 0.05
 _LIBC = ctypes.CDLL(None, use_errno=True)
 
 
@@ -69,28 +73,56 @@ def prctl(option: int, value: int) -> None:
 
 
 def children_of(pid: int) -> list[int]:
-    """Return the pids of a process's children, including zombies."""
+    """Return the pids of a process's children, including zombies.
+
+    Raises OSError if no descriptors or memory are left to see them with: none would be a lie.
+    """
     found: list[int] = []
     try:
         for thread in os.listdir(f"/proc/{pid}/task"):  # noqa: PTH208  (pathlib costs 10 ms of start)
-            with suppress(OSError), open(f"/proc/{pid}/task/{thread}/children") as file:  # noqa: PTH123
-                found.extend(int(child) for child in file.read().split())
-    except OSError:
+            found.extend(_children_of_thread(pid, thread))
+    except OSError as error:
+        if error.errno in EXHAUSTED:
+            raise
         return found
     if found or os.path.exists(f"/proc/{pid}/task/{pid}/children"):  # noqa: PTH110
         return found
     return _children_by_scan(pid)
 
 
+def _children_of_thread(pid: int, thread: str) -> list[int]:
+    try:
+        with open(f"/proc/{pid}/task/{thread}/children") as file:  # noqa: PTH123
+            return [int(child) for child in file.read().split()]
+    except OSError as error:
+        if error.errno in EXHAUSTED:
+            raise
+        return []
+
+
 def _children_by_scan(pid: int) -> list[int]:
     """Return the children by scanning all processes, on a kernel without CONFIG_PROC_CHILDREN."""
-    found = []
-    for entry in os.listdir("/proc"):  # noqa: PTH208
-        if entry.isdigit():
-            with suppress(OSError), open(f"/proc/{entry}/stat", errors="replace") as file:  # noqa: PTH123
-                if int(file.read().rsplit(")", 1)[1].split()[1]) == pid:
-                    found.append(int(entry))
-    return found
+    entries = os.listdir("/proc")  # noqa: PTH208
+    return [int(entry) for entry in entries if entry.isdigit() and _parent_of(entry) == pid]
+
+
+def _parent_of(pid: str) -> int:
+    try:
+        with open(f"/proc/{pid}/stat", errors="replace") as file:  # noqa: PTH123
+            return int(file.read().rsplit(")", 1)[1].split()[1])
+    except OSError as error:
+        if error.errno in EXHAUSTED:
+            raise
+        return 0
+
+
+def own_children() -> list[int]:
+    """Return the pids of this process's children; waits while no descriptors or memory are left to see them with."""
+    while True:
+        try:
+            return children_of(os.getpid())
+        except OSError:
+            time.sleep(RETRY_INTERVAL)
 
 
 def command_line_of(pid: int, limit: int = MAX_COMMAND_LENGTH) -> str:
@@ -136,7 +168,7 @@ class Guard:
     def keep_descendants(self) -> None:
         """Report the agent's exit, and let its descendants run on until none is left or they have been stopped."""
         self.take_in(*os.waitpid(self.agent, 0))
-        while children_of(os.getpid()):
+        while own_children():
             if self.kill_at is not None and time.monotonic() >= self.kill_at:
                 return
             self.wait()
@@ -266,7 +298,7 @@ class Guard:
             return
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(self.agent, signal.SIGTERM)
-        for pid in children_of(os.getpid()):
+        for pid in own_children():
             with suppress(ProcessLookupError, PermissionError):
                 if os.getpgid(pid) != self.agent:
                     os.kill(pid, signal.SIGTERM)
@@ -308,7 +340,7 @@ class Guard:
                 return
             if pid:
                 self.take_in(pid, status)
-            elif (children := children_of(os.getpid())) and self.untouchable.issuperset(children):
+            elif (children := own_children()) and self.untouchable.issuperset(children):
                 return
             else:
                 self.pause_for_children()
@@ -327,7 +359,7 @@ class Guard:
 
     def descendants(self) -> list[int]:
         """Return every process of the tree except the agent."""
-        found, new = [], children_of(os.getpid())
+        found, new = [], own_children()
         while new:
             found += new
             new = [child for pid in new for child in children_of(pid)]
@@ -349,7 +381,7 @@ class Guard:
 
     def kill_children(self) -> None:
         """Kill every child; report one that belongs to another user, once."""
-        for pid in children_of(os.getpid()):
+        for pid in own_children():
             try:
                 os.kill(pid, signal.SIGKILL)
             except ProcessLookupError:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections import deque
 from collections.abc import Iterable
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -13,6 +12,7 @@ from typing import Final
 from executors_app.agentctl.process.guard_process import command_line_of
 from executors_app.agentctl.process.process_roles import ProcessFacts
 from executors_app.wire.command_redaction import READ_LENGTH
+from executors_app.wire.exhaustion import is_exhausted, raise_if_exhausted
 
 MAX_PROCESSES: Final = 1000
 """Processes of one agent that are read at a time."""
@@ -54,13 +54,21 @@ def descendants_of(roots: Iterable[int], except_pid: int | None = None, *, below
             continue
         if len(found) >= MAX_PROCESSES:
             return Descendants(found, is_complete=False)
-        if process := read_process(pid):
+        try:
+            process = read_process(pid)
+        except OSError:
+            children.is_complete = False
+            continue
+        if process is not None:
             found.append(process)
     return Descendants(found, is_complete=children.is_complete)
 
 
 def read_process(pid: int) -> ProcessFacts | None:
-    """Return what the kernel says of a process; None if it is gone or a zombie."""
+    """Return what the kernel says of a process; None if it is gone or a zombie.
+
+    Raises OSError if no descriptors or memory are left to see it with.
+    """
     name, fields = _stat_of(pid)
     if not fields:
         return None
@@ -71,7 +79,7 @@ def read_process(pid: int) -> ProcessFacts | None:
 
 
 def parent_of(pid: int) -> int:
-    """Return the pid of a process's parent; 0 if the process is gone."""
+    """Return the pid of a process's parent; 0 if the process is gone. Raises OSError as `read_process` does."""
     _, fields = _stat_of(pid)
     return int(fields[1]) if fields else 0
 
@@ -90,7 +98,8 @@ class _ChildLists:
             return self._scanned.get(pid, [])
         try:
             threads = os.listdir(f"/proc/{pid}/task")  # noqa: PTH208
-        except OSError:
+        except OSError as error:
+            self.is_complete &= not is_exhausted(error)
             return []
         if len(threads) > self._remaining:
             self.is_complete = False
@@ -104,13 +113,16 @@ class _ChildLists:
         return found
 
     def _read(self, path: Path) -> list[int]:
-        with suppress(OSError), path.open() as file:
-            text = file.read(_MAX_LIST_BYTES)
-            if len(text) == _MAX_LIST_BYTES:
-                self.is_complete = False
-                text = text.rpartition(" ")[0]
-            return [int(child) for child in text.split()]
-        return []
+        try:
+            with path.open() as file:
+                text = file.read(_MAX_LIST_BYTES)
+        except OSError as error:
+            self.is_complete &= not is_exhausted(error)
+            return []
+        if len(text) == _MAX_LIST_BYTES:
+            self.is_complete = False
+            text = text.rpartition(" ")[0]
+        return [int(child) for child in text.split()]
 
     def _scan(self) -> dict[int, list[int]]:
         children: dict[int, list[int]] = {}
@@ -118,7 +130,12 @@ class _ChildLists:
         if len(pids) > _MAX_SCANNED:
             self.is_complete = False
         for pid in map(int, pids[:_MAX_SCANNED]):
-            if parent := parent_of(pid):
+            try:
+                parent = parent_of(pid)
+            except OSError:
+                self.is_complete = False
+                continue
+            if parent:
                 children.setdefault(parent, []).append(pid)
         return children
 
@@ -132,7 +149,8 @@ def _stat_of(pid: int) -> tuple[str, list[str]]:
     """Return a process's name and the fields of its ``stat`` from the state on; none if it is gone or a zombie."""
     try:
         text = Path(f"/proc/{pid}/stat").read_text(errors="replace")
-    except OSError:
+    except OSError as error:
+        raise_if_exhausted(error)
         return "", []
     before, _, after = text.rpartition(")")
     fields = after.split()

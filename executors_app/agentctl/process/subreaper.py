@@ -123,7 +123,8 @@ class Reaper:
     async def run(self, interval: float = 5.0) -> None:
         """Reap until cancelled."""
         while True:
-            self.reap()
+            with contextlib.suppress(OSError):  # no descriptors are left to see the children with: next time
+                self.reap()
             await asyncio.sleep(interval)
 
     def reap(self) -> int:

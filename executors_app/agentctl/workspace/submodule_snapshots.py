@@ -44,6 +44,7 @@ from executors_app.machine.git.submodules import (
     submodule_copies,
 )
 from executors_app.machine.git.workspace_git import GitError, WorkspaceGit
+from executors_app.wire.exhaustion import raise_if_exhausted
 
 _MAX_DEPTH: Final = 100
 """Slashes in the path of a submodule that is examined."""
@@ -381,7 +382,8 @@ def _has_entries(directory: Path) -> bool:
     try:
         with os.scandir(directory) as entries:
             return next(entries, None) is not None
-    except OSError:
+    except OSError as error:
+        raise_if_exhausted(error)
         return False
 
 

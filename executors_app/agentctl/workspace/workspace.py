@@ -24,6 +24,7 @@ from executors_app.machine.git.seeds import Seed, read_seed
 from executors_app.machine.git.workspace_git import WorkspaceGit
 from executors_app.machine.git.worktrees import Worktree
 from executors_app.wire.errors import ExecutorError, RepositoryUnusable, WorkspaceGone
+from executors_app.wire.exhaustion import raise_if_exhausted
 from executors_app.wire.protocol import ApiError, Code
 
 P = ParamSpec("P")
@@ -95,7 +96,8 @@ class Workspace:
         try:
             with self.preparation.seed_file.open("rb") as file:
                 return read_seed(file)
-        except (OSError, ValueError):
+        except (OSError, ValueError) as error:
+            raise_if_exhausted(error)
             return None
 
     def list_branch_changes(self, base: str) -> dict[str, Any]:

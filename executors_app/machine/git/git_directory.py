@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from executors_app.wire.exhaustion import raise_if_exhausted
+
 POINTER_LIMIT: Final = 8192
 """Bytes of a pointer or a HEAD that are read; git itself allows a path of 4,096."""
 GITDIR_PREFIX: Final = "gitdir: "
@@ -52,14 +54,16 @@ def read_file_end(path: Path, limit: int) -> bytes | None:
     try:
         # O_NONBLOCK, because opening a pipe without a writer would wait forever.
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY)
-    except (OSError, ValueError):
+    except (OSError, ValueError) as error:
+        raise_if_exhausted(error)
         return None
     try:
         about = os.fstat(descriptor)
         if not stat.S_ISREG(about.st_mode):
             return None
         return os.pread(descriptor, limit, max(0, about.st_size - limit))
-    except OSError:
+    except OSError as error:
+        raise_if_exhausted(error)
         return None
     finally:
         os.close(descriptor)
@@ -164,7 +168,8 @@ def list_records(common: Path) -> Iterator[Path]:
                 if number == _MAX_RECORDS:
                     return
                 yield Path(entry.path)
-    except OSError:
+    except OSError as error:
+        raise_if_exhausted(error)
         return
 
 

@@ -7,7 +7,6 @@ match the recorded identity.
 from __future__ import annotations
 
 import contextlib
-import errno
 import hashlib
 import os
 import select
@@ -19,6 +18,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
+from executors_app.wire.exhaustion import raise_if_exhausted
 from executors_app.wire.protocol import EXECUTION_MARKER
 
 _GROUP_PREFIX: Final = "kandev-"
@@ -40,8 +40,6 @@ ABSENT: Final = (FileNotFoundError, NotADirectoryError, IsADirectoryError, Proce
 Any other error, such as *too many open files*, says nothing about what is there. It is raised and not taken for
 absence: a living agentctl would look dead, and this machine like another one.
 """
-EXHAUSTED: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM})
-"""Error numbers of a process or machine without descriptors or memory left: what they hide may be there in a moment."""
 
 
 def enter_group(execution_id: str, child: int = 0) -> bool:
@@ -133,7 +131,7 @@ def _group_path(pid: int | str) -> str:
 
 
 def _cgroup_mount() -> Path | None:
-    with contextlib.suppress(OSError):
+    with contextlib.suppress(*ABSENT):
         for line in Path("/proc/self/mounts").read_text(encoding="utf-8", errors="replace").splitlines():
             _, mount, kind, *_ = line.split(" ")
             if kind == "cgroup2":
@@ -146,7 +144,8 @@ def count_oom_kills(paths: tuple[Path, ...] = _MEMORY_EVENT_FILES) -> int:
     for path in paths:
         try:
             lines = path.read_text(encoding="ascii").splitlines()
-        except (OSError, ValueError):
+        except (OSError, ValueError) as error:
+            raise_if_exhausted(error)
             continue
         for line in lines:
             name, _, count = line.partition(" ")

@@ -17,11 +17,11 @@ from django.db import transaction
 from django.utils import timezone
 
 from executors_app.machine import crash_points
-from executors_app.machine.process.identity import EXHAUSTED
 from executors_app.models import ExecutorRunning
 from executors_app.plugins import UnknownPlugin, runtime
 from executors_app.wire.errors import ExecutorError
 from executors_app.wire.executions import ExecutionFacts, ExecutorStatus, Observation, Observed
+from executors_app.wire.exhaustion import raise_if_exhausted
 from sessions_app.attention.rules import notices
 from sessions_app.kernel.actor_context import CAUSE, ActorContext, acting_as, current_context
 from sessions_app.kernel.bulk import insert_rows
@@ -494,8 +494,7 @@ async def _drain_dead(registry: ExecutionRegistry, row: Candidate, lease: Lease)
         token = await in_place_thread(row.place, place.resume_token, row.place)
         lines = list(await in_place_thread(row.place, place.unread_journal, row.place, seq, epoch))
     except (OSError, ValueError, ExecutorError) as error:
-        if isinstance(error, OSError) and error.errno in EXHAUSTED:
-            raise
+        raise_if_exhausted(error)
         log.warning("session %s: what its agentctl left cannot be read: %s", row.stored.session_id, error)
         return
     reported_token = None

@@ -1,0 +1,36 @@
+"""A process or machine without descriptors or memory left cannot see what is there: that is no proof of absence.
+
+Standard library only. Whoever takes an ``OSError`` for *there is none* calls `raise_if_exhausted` first, or enters
+`suppress_absence`: otherwise a living process looks dead, an id is made anew, or work is overwritten as if there were
+none. ``tests/house/test_exhaustion.py`` lists the exceptions.
+"""
+
+from __future__ import annotations
+
+import errno
+from typing import Final
+
+EXHAUSTED: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM})
+"""Error numbers of a process or machine without descriptors or memory left: what they hide may be there in a moment."""
+
+
+def is_exhausted(error: Exception) -> bool:
+    """Return whether an error says nothing about what is there."""
+    return isinstance(error, OSError) and error.errno in EXHAUSTED
+
+
+def raise_if_exhausted(error: Exception) -> None:
+    """Raise ``error`` again if it says nothing about what is there."""
+    if is_exhausted(error):
+        raise error
+
+
+class suppress_absence:  # noqa: N801 - as contextlib.suppress
+    """Suppress an OSError of the block, unless it says nothing about what is there."""
+
+    def __enter__(self) -> None:
+        """Begin the block."""
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> bool:
+        """Return whether the block's error is suppressed."""
+        return isinstance(error, OSError) and not is_exhausted(error)
