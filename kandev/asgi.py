@@ -38,6 +38,10 @@ if "daphne.server" in sys.modules:  # a server loads this module; tests load it 
     refuse_incompatible_database_to_server()
     from twisted.internet import reactor  # the server has chosen it
 
+    from kandev import graceful_end
+
+    graceful_end.install()
+
     reactor.addSystemEventTrigger("before", "shutdown", beat_in_thread(Role.WEB))  # type: ignore[arg-type]
 
 application = TrustedProxiesMiddleware(

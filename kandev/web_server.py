@@ -15,9 +15,11 @@ import resource
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from ipaddress import IPv4Network, IPv6Network
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 from daphne import http_protocol, ws_protocol
+from twisted.internet.protocol import connectionDone
+from twisted.python.failure import Failure
 from twisted.web import http
 
 from sessions_app.accounts.client_address import parse_client_address
@@ -54,6 +56,7 @@ EARLY_BYTES: Final = 64 * 1024
 """Bytes that a client may send before the application has accepted its socket."""
 CLOSE_TOO_MANY: Final = 4429
 """Close code of a client that sends too much (``sessions_app.stream.live.authentication.CloseCode.TOO_MANY``)."""
+CLOSE_NORMAL: Final = 1000
 _MESSAGE_OPCODES: Final = (1, 2)
 """A text and bytes. Others continue a message, or are control frames."""
 
@@ -61,12 +64,39 @@ _MESSAGE_OPCODES: Final = (1, 2)
 class LimitedChannel(http.HTTPChannel):
     """A connection whose timeout is not reset by every byte that arrives."""
 
+    open_ones: ClassVar[set[LimitedChannel]] = set()
+    """The connections of this process, without those that have become WebSockets."""
+    is_ending: ClassVar[bool] = False
+    """Whether this process ends: each connection is closed after its present request."""
     _is_idle = True
 
     def connectionMade(self) -> None:  # noqa: N802 - twisted's name
         """Apply the timeout to a new connection."""
         self.timeOut = REQUEST_TIMEOUT
+        self.open_ones.add(self)
         super().connectionMade()  # type: ignore[no-untyped-call]
+        if self.is_ending:
+            self.close_if_idle()
+
+    def connectionLost(self, reason: Failure = connectionDone) -> None:  # noqa: N802 - twisted's name
+        """Forget the connection."""
+        self.open_ones.discard(self)
+        super().connectionLost(reason)  # type: ignore[no-untyped-call]
+
+    def checkPersistence(self, request: Any, version: bytes) -> bool:  # noqa: N802 - twisted's name
+        """Return whether the connection stays open after this request."""
+        return not self.is_ending and bool(super().checkPersistence(request, version))  # type: ignore[no-untyped-call]
+
+    def requestDone(self, request: Any) -> None:  # noqa: N802 - twisted's name
+        """Close the connection after an answer if the process ends; what was written is sent first."""
+        if self.is_ending:
+            self.persistent = False
+        super().requestDone(request)  # type: ignore[no-untyped-call]
+
+    def close_if_idle(self) -> None:
+        """Close the connection unless a request is arriving or being answered."""
+        if self._is_idle and not self.requests:
+            self.loseConnection()  # type: ignore[no-untyped-call]
 
     def setTimeout(self, period: float | None) -> Any:  # noqa: N802 - twisted's name
         """Start a new timeout: of the connection, or until the next request."""
@@ -115,7 +145,17 @@ class LimitedRequest(http_protocol.WebRequest):  # type: ignore[misc]
         """Process the complete request, unless it was rejected."""
         if self._is_refused:
             return None
-        return super().process()
+        channel = self.channel
+        processed = super().process()
+        if self.transport is None:  # it has become a WebSocket's
+            channel.open_ones.discard(channel)
+        return processed
+
+    def handle_reply(self, message: Any) -> None:
+        """Pass a part of the answer on; its head says whether the connection is closed after it."""
+        if message["type"] == "http.response.start" and LimitedChannel.is_ending:
+            self.setHeader(b"Connection", b"close")
+        super().handle_reply(message)
 
     def _refuse(self) -> None:
         self._is_refused = True
@@ -198,12 +238,22 @@ class LimitedWebSocket(ws_protocol.WebSocketProtocol):  # type: ignore[misc]
         if not self.is_closing:
             super().onMessage(payload, isBinary)
 
+    def serverClose(self, code: int | None = None) -> None:  # noqa: N802 - daphne's name
+        """Close the socket; unlike autobahn's method also with the codes for servers, 1011 and 1012."""
+        if code is None:
+            code = CLOSE_NORMAL
+        self.sendCloseFrame(code=code)
+
     def _refuse(self) -> None:
+        self.end(CLOSE_TOO_MANY)
+
+    def end(self, code: int) -> None:
+        """Close the socket with this code, and tell the application that it is closed."""
         if not self.is_closing:
             self.is_closing = True
-            self.serverClose(code=CLOSE_TOO_MANY)
+            self.serverClose(code=code)
             self.muted = True
-            self.application_queue.put_nowait({"type": "websocket.disconnect", "code": CLOSE_TOO_MANY})
+            self.application_queue.put_nowait({"type": "websocket.disconnect", "code": code})
 
 
 def apply_limits() -> None:

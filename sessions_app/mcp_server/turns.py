@@ -208,7 +208,10 @@ async def wait_for_turn(
         hub.start_feeding(watcher)
         # Read after joining: a change before that is read here, and a later one wakes us.
         turn = await run_in_database(read_turn, caller.user, values.session_id, values.message_id)
-        while not turn.finished and (left := values.timeout_seconds - (monotonic() - started)) > 0:
+        # A connection that ends, as when the web process restarts, gets the present state: the caller waits again.
+        while (
+            not (turn.finished or watcher.is_closed) and (left := values.timeout_seconds - (monotonic() - started)) > 0
+        ):
             await report_progress(monotonic() - started, values.timeout_seconds, turn.status_sentence)
             await watcher.wait(min(left, CHECK_EVERY))
             # By the same message_id: what replaced the prompt may be withdrawn in turn.

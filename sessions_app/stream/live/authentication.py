@@ -44,6 +44,8 @@ class CloseCode(IntEnum):
     """The user, or the session's shells, are at their limit."""
     UNREACHABLE = 4503
     """The database does not answer; for a shell, also the session's agentctl."""
+    RESTARTING = 1012
+    """This web process ends; the client reconnects, to another one or its successor, with ``?after=``."""
     FAILED = 1011
     """An unexpected error in the server."""
 

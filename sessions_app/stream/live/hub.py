@@ -391,6 +391,11 @@ class Hub:
             self._work.cancel()
             self._work = None
 
+    async def disconnect_all(self, code: CloseCode) -> None:
+        """End the connections of all subscribers."""
+        for subscriber in list(self.subscribers):
+            await subscriber.disconnect(code)
+
     def count_subscriptions(self, user_id: int) -> int:
         """Return how many sockets and streams a user has in this process."""
         return sum(one.subscription.principal.user_id == user_id for one in self.subscribers.copy())
