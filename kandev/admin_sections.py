@@ -45,7 +45,7 @@ SECTIONS: Final = (
             *_ours("agenttestresult"),
         ),
     ),
-    Section("hosts", "Hosts", _ours("host", "hostprocess", "supervisor", "orphaned")),
+    Section("hosts", "Hosts", _ours("host", "hostmaintenance", "hostprocess", "supervisor", "orphaned")),
     Section(
         "recovery",
         "Recovery",

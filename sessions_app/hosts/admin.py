@@ -40,4 +40,6 @@ class HostMaintenanceAdmin(ReadOnlyModelAdmin):
 
     list_display = ("host", "cordoned_at", "draining_at", "lost_at", "by")
     list_select_related = ("host", "by")
+    list_filter = tuple((name, admin.EmptyFieldListFilter) for name in ("cordoned_at", "draining_at", "lost_at"))
     search_fields = ("host__name",)
+    date_hierarchy = "cordoned_at"
