@@ -188,6 +188,10 @@ class Executor(models.Model):
     config = ObjectField(default=dict, blank=True)
     max_live = models.PositiveIntegerField(null=True, blank=True)
     """Maximum number of sessions that may run here at once; None: a default that depends on the memory."""
+    host = models.ForeignKey(
+        "sessions_app.Host", models.SET_NULL, null=True, blank=True, related_name="executors", db_index=False
+    )
+    """The only host whose supervisors start sessions here; None: each host that has the repository may."""
     is_default = models.BooleanField(default=False, db_default=False, editable=False)
     """Whether staff have made it the default. Without one, it is the oldest: a new executor is never the default."""
     disabled_at = models.DateTimeField(null=True, blank=True, editable=False)

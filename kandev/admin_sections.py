@@ -45,7 +45,11 @@ SECTIONS: Final = (
             *_ours("agenttestresult"),
         ),
     ),
-    Section("hosts", "Hosts", _ours("host", "hostmaintenance", "hostprocess", "supervisor", "orphaned")),
+    Section(
+        "hosts",
+        "Hosts",
+        _ours("host", "hostmaintenance", "hostprocess", "repositorysighting", "supervisor", "orphaned"),
+    ),
     Section(
         "recovery",
         "Recovery",

@@ -20,6 +20,7 @@ from sessions_app.maintenance import admin as maintenance_admin
 from sessions_app.metrics import admin as metrics_admin
 from sessions_app.navigation import admin as navigation_admin
 from sessions_app.permissions import admin as permissions_admin
+from sessions_app.placement import admin as placement_admin
 from sessions_app.planning import admin as planning_admin
 from sessions_app.prompts import admin as prompts_admin
 from sessions_app.recovery import admin as recovery_admin
@@ -47,6 +48,7 @@ __all__ = [
     "metrics_admin",
     "navigation_admin",
     "permissions_admin",
+    "placement_admin",
     "planning_admin",
     "prompts_admin",
     "recovery_admin",

@@ -9,6 +9,7 @@ from sessions_app.agents.jobs import AgentSetupJob
 from sessions_app.finish.jobs import FinishJob
 from sessions_app.hosts.jobs import HeartbeatJob, MaintenanceJob
 from sessions_app.metrics.jobs import MetricsJob
+from sessions_app.placement.jobs import PlacementJob
 from sessions_app.portable.jobs import ExportJob
 from sessions_app.recovery.jobs import ExitEventsJob, RecheckJob, ReconcileJob, RequestedSweepsJob
 from sessions_app.search.jobs import SearchIndexJob
@@ -43,6 +44,7 @@ JOBS: Final[Sequence[type[Job]]] = (
     SearchIndexJob,
     WorkflowsJob,
     OrphansJob,
+    PlacementJob,
     IdleSleepJob,
     MaintenanceJob,
 )

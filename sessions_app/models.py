@@ -25,6 +25,7 @@ from sessions_app.kernel.models.intent import (
     DRAINED_REASON,
     IDLE_REASON,
     OVERTAKING_KINDS,
+    PLACEMENT_WAIT,
     QUEUED_FOR_CAPACITY,
     REFUSED_BY_HOST,
     Intent,
@@ -46,6 +47,7 @@ from sessions_app.maintenance.models import Chore, Leftover, Orphaned
 from sessions_app.metrics.models import MetricCount
 from sessions_app.navigation.models import SessionMark
 from sessions_app.permissions.models import PermissionRequest
+from sessions_app.placement.models import RepositorySighting
 from sessions_app.planning.models import TaskLabel, TaskPlan
 from sessions_app.prompts.models import Attachment, Prompt
 from sessions_app.recovery.models import (

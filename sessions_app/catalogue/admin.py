@@ -120,11 +120,12 @@ class ExecutorAdminForm(Form):
 
     class Meta:
         model = Executor
-        fields = ("name", "runtime", "max_live")
+        fields = ("name", "runtime", "max_live", "host")
         labels: ClassVar = {"max_live": "Agents at once"}
         help_texts: ClassVar = {
             "name": "As people see it when they start a session.",
             "max_live": "Empty: on this machine as many as its memory allows, elsewhere no limit. 0: none.",
+            "host": "The only host whose supervisors start sessions there. Empty: any that has the repository.",
         }
 
     @classmethod
@@ -212,8 +213,9 @@ class ExecutorAdmin(StaffModelAdmin):
     """The places where agents run; the runtime of one is fixed once it is added."""
 
     form = ExecutorAdminForm
-    list_display = ("name", runtime_column, "max_live", "isolated", "is_default", "disabled_at", "created_at")
+    list_display = ("name", runtime_column, "max_live", "host", "isolated", "is_default", "disabled_at", "created_at")
     list_filter = (("runtime", RuntimeListFilter), ("disabled_at", admin.EmptyFieldListFilter))
+    list_select_related = ("host",)
     search_fields = ("name", "runtime")
     date_hierarchy = "created_at"
     shown_later = ("isolated", "is_default", "disabled_at", "created_at")
@@ -230,7 +232,7 @@ class ExecutorAdmin(StaffModelAdmin):
 
     def get_fieldsets(self, request: HttpRequest, obj: Executor | None = None) -> Any:
         """Return the general fields, and a group for the settings of each runtime."""
-        groups: list[Any] = [(None, {"fields": ("name", "runtime", "max_live")})]
+        groups: list[Any] = [(None, {"fields": ("name", "runtime", "max_live", "host")})]
         groups += [_settings_group(runtime, is_folded=obj is None) for runtime in _runtimes_of(obj)]
         if obj:
             groups.append(("Record", {"fields": self.shown_later}))

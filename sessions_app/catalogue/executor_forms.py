@@ -12,6 +12,8 @@ from django import forms
 from executors_app.form_fields import PairsField
 from executors_app.models import Executor
 from executors_app.wire.executions import LOCAL
+from sessions_app.models import Host
+from sessions_app.placement.services.executor_hosts import depends_on_host, hosts_to_choose
 
 TEXT_LIMIT: Final = 2000
 PAIRS_LIMIT: Final = 20_000
@@ -107,9 +109,22 @@ class ExecutorForm(forms.Form):
         help_text="Empty: on this machine as many as its memory allows, elsewhere no limit. 0: none.",
     )
 
-    def __init__(self, runtime: str, *args: Any, **kwargs: Any):
+    host = forms.ModelChoiceField(
+        queryset=Host.objects.none(),
+        label="Host",
+        required=False,
+        empty_label="Any host that has the repository",
+        help_text="Only a supervisor of this host starts sessions here. Sessions that exist stay where they are.",
+    )
+
+    def __init__(self, runtime: str, *args: Any, executor: Executor | None = None, **kwargs: Any):
         super().__init__(*args, **kwargs)
         self.runtime = runtime
+        hosts = hosts_to_choose(executor) if depends_on_host(runtime) else Host.objects.none()
+        if hosts.exists():
+            self.fields["host"].queryset = hosts  # type: ignore[attr-defined]
+        else:
+            del self.fields["host"]
         self._settings = SETTINGS.get(runtime)
         for setting in self._settings or ():
             self.fields[f"config-{setting.name}"] = setting_field(setting)
@@ -121,7 +136,12 @@ class ExecutorForm(forms.Form):
     @staticmethod
     def initial_of(executor: Executor) -> dict[str, Any]:
         """Return what the form shows of an executor."""
-        values: dict[str, Any] = {"name": executor.name, "max_live": executor.max_live, _OTHER: executor.config}
+        values: dict[str, Any] = {
+            "name": executor.name,
+            "max_live": executor.max_live,
+            "host": executor.host_id,
+            _OTHER: executor.config,
+        }
         for setting in SETTINGS.get(executor.runtime, ()):
             values[f"config-{setting.name}"] = executor.config.get(setting.name)
         return values
@@ -144,7 +164,10 @@ class ExecutorForm(forms.Form):
             config = {name: value for name, value in (kept or {}).items() if name not in named}
             given = {setting.name: data[f"config-{setting.name}"] for setting in self._settings}
             config |= {name: value for name, value in given.items() if value not in (None, "", {})}
-        return {"name": data["name"], "max_live": data["max_live"], "config": config}
+        values = {"name": data["name"], "max_live": data["max_live"], "config": config}
+        if "host" in data:
+            values["host_id"] = data["host"] and data["host"].pk
+        return values
 
     def field_of(self, name: str) -> str | None:
         """Return the field that shows an error of a value of the model; None: the whole form."""

@@ -78,7 +78,7 @@ class ExecutorRow:
 def list_executor_settings(request: UserHttpRequest) -> HttpResponse:
     """List the executors, the default first and disabled ones last."""
     default = default_executor()
-    rows = [ExecutorRow(row, row == default) for row in Executor.objects.all()]
+    rows = [ExecutorRow(row, row == default) for row in Executor.objects.select_related("host")]
     rows.sort(key=lambda row: (row.executor.disabled_at is not None, not row.is_default))
     return render_settings(request, "catalogue/executor_settings.html", SECTION, {"rows": rows})
 
@@ -125,9 +125,11 @@ def edit_executor(request: UserHttpRequest, executor_id: uuid.UUID) -> HttpRespo
     executor = get_object_or_404(Executor, pk=executor_id)
     if request.method != "POST":
         return _render_form(
-            request, executor, ExecutorForm(executor.runtime, initial=ExecutorForm.initial_of(executor))
+            request,
+            executor,
+            ExecutorForm(executor.runtime, initial=ExecutorForm.initial_of(executor), executor=executor),
         )
-    form = ExecutorForm(executor.runtime, request.POST)
+    form = ExecutorForm(executor.runtime, request.POST, executor=executor)
     if not form.is_valid():
         return _render_form(request, executor, form, _INVALID, version=request.POST.get("version", ""))
     try:

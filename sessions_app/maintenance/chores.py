@@ -69,12 +69,12 @@ def clean_tokens(work: ChoreRun) -> None:
 
 
 def clean_host_processes(work: ChoreRun) -> None:
-    """Delete processes that ended or fell silent long ago, and hosts that then have none."""
+    """Delete processes that ended or fell silent long ago, and hosts that then have none and no executor."""
     cutoff = cutoff_before(settings.KANDEV_HISTORY_RETENTION)
     if cutoff is None:
         return
     work.remove_rows(HostProcess.objects.filter(beat_at__lt=cutoff))
-    work.remove_rows(Host.objects.filter(processes=None, first_seen_at__lt=cutoff))
+    work.remove_rows(Host.objects.filter(processes=None, executors=None, first_seen_at__lt=cutoff))
 
 
 def clean_sweeps(work: ChoreRun) -> None:

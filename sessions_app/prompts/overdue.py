@@ -14,6 +14,7 @@ from sessions_app.kernel.rules.states import (
     SessionState,
 )
 from sessions_app.models import (
+    PLACEMENT_WAIT,
     QUEUED_FOR_CAPACITY,
     REFUSED_BY_HOST,
     IntentKind,
@@ -80,5 +81,7 @@ def _overdue_reason(transaction: SessionTransaction) -> str:
             return QUEUED_FOR_CAPACITY
         if order.payload.get(REFUSED_BY_HOST):
             return REFUSED_BY_HOST
+        if order.claimed_generation is None and order.payload.get(PLACEMENT_WAIT):
+            return PLACEMENT_WAIT
         return "starting"
     return str(assess_session(session).resume_reason)

@@ -24,6 +24,7 @@ from executors_app.wire.protocol import Code
 from sessions_app.agents.services.agent_login import login_limit
 from sessions_app.kernel.rules.wording import plural
 from sessions_app.models import Lease, LeaseLost, session_transaction
+from sessions_app.placement.start_claims import is_ours
 from sessions_app.prompts import services as prompts
 from sessions_app.recovery import prepared_histories
 from sessions_app.starts import agent_start, claims
@@ -111,6 +112,8 @@ async def _start(
     live = registry.stream_of(session_id)
     if live is not None:
         await _start_on_live_agentctl(registry, live, intent_id, limit)
+        return
+    if not await registry.database(is_ours, session_id, intent_id):
         return
     in_grace = registry.grace.is_exempt(session_id)
     plan = await registry.database(

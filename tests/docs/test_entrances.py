@@ -207,7 +207,7 @@ STORED: Final[Mapping[str, str]] = {
         f"sessions_app.{name}": NOTHING
         for name in (
             *("RecoverySweep", "SweepOutcome", "Supervisor", "Chore", "MetricCount", "AttentionMark", "Presence"),
-            *("SessionMark", "Host", "HostMaintenance", "HostProcess"),
+            *("SessionMark", "Host", "HostMaintenance", "HostProcess", "RepositorySighting"),
             *("SessionEvent", "Turn", "ContinuityReceipt", "TurnUsage", "BackgroundWork"),
             *("ViewedVersion", "SearchCursor", "SearchDocument"),
         )

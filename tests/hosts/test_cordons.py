@@ -104,7 +104,7 @@ def test_cordoned_host_takes_no_new_session_until_it_is_back_in_service() -> Non
 
     assert execution_of(session).owner == "", "another host may take it"
     status = session_status(fresh(session))
-    assert status["start_wait"] == {"reason": "host", "before": 0, "host": "build-1"}
+    assert status["start_wait"] == {"reason": "host", "before": 0, "host": "build-1", "text": ""}
     assert status["stillness"]["text"] == "build-1 takes no new sessions."
 
     cordons.uncordon("build-1", make_user())
@@ -157,7 +157,7 @@ def test_draining_stops_a_session_at_rest_and_remembers_that_it_should_run() -> 
     row, execution = fresh(session), execution_of(session)
     assert (row.desired_state, row.state) == ("running", "WAITING_FOR_INPUT")
     assert (execution.status, execution.status_reason) == ("stopped", "drained")
-    assert session_status(row)["start_wait"] == {"reason": "host", "before": 0, "host": "build-1"}
+    assert session_status(row)["start_wait"] == {"reason": "host", "before": 0, "host": "build-1", "text": ""}
 
 
 @pytest.mark.parametrize("busy", ["turn", "prompt", "permission", "intent", "in service"])

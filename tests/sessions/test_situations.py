@@ -94,6 +94,14 @@ TABLE: list[tuple[SituationFacts, Code, str, str, str]] = [
     ),
     (facts_of(starting=True, supervised=False), Code.NO_SUPERVISOR, "warning", "No supervisor is running", ""),
     (facts_of(start_reason="capacity", starts_before=1), Code.CAPACITY, "info", "Too many agents run", ""),
+    (facts_of(start_reason="host", start_host="build-1"), Code.HOST, "info", "build-1 takes no new sessions", ""),
+    (
+        facts_of(start_reason="placement", start_text="No host has it."),
+        Code.PLACEMENT,
+        "warning",
+        "No host has it.",
+        "",
+    ),
     (facts_of(start_reason="turn"), Code.START_QUEUE, "info", "waits for its turn", ""),
     (
         facts_of(session_state=S.ERROR, error_code="program_missing", error_message="X is not installed."),
@@ -300,6 +308,8 @@ UNKNOWN_TO_LISTS: dict[str, Any] = {
     "load_limit": 60.0,
     "load_since": AT,
     "starts_before": 3,
+    "start_host": "build-1",
+    "start_text": "No host of this executor has the repository.",
     "continuing": True,
     "queued_prompts": 1,
     "overdue_prompts": 1,
@@ -432,6 +442,8 @@ IDLE: list[tuple[SituationFacts, IdleReason | None, str, str]] = [
     (facts_of(starting=True, supervised=False), IdleReason.NO_SUPERVISOR, "No supervisor", "administrator"),
     (facts_of(start_reason="capacity", starts_before=1), IdleReason.CAPACITY, "Too many", "One session is before"),
     (facts_of(start_reason="capacity"), IdleReason.CAPACITY, "Too many", "stop a session"),
+    (facts_of(start_reason="host", start_host="build-1"), IdleReason.HOST, "build-1 takes no", "back into service"),
+    (facts_of(start_reason="placement", start_text="Nowhere."), IdleReason.PLACEMENT, "Nowhere.", "administrator"),
     (facts_of(start_reason="turn", starts_before=7), IdleReason.TURN, "waits for its turn", "7 sessions are before"),
     (facts_of(owner_left=True), IdleReason.OWNER_LEFT, "left the team", "member"),
     (

@@ -229,9 +229,9 @@ def test_starts_waiting_for_capacity_keep_their_order() -> None:
     orders = {one.id: one.intents.get() for one in (first, second)}
     Intent.objects.filter(session=first).update(payload={"mode": "auto", "queued_for_capacity": True})
     assert claims.claim_start(second.id, orders[second.id].id, MINE.owner, running_launch_id=None) is None
-    assert session_status(fresh(second))["start_wait"] == {"reason": "capacity", "before": 1}
+    assert session_status(fresh(second))["start_wait"] == {"reason": "capacity", "before": 1, "host": "", "text": ""}
     assert claims.claim_start(first.id, orders[first.id].id, MINE.owner, running_launch_id=None) is not None
-    assert session_status(fresh(second))["start_wait"] == {"reason": "capacity", "before": 0}
+    assert session_status(fresh(second))["start_wait"] == {"reason": "capacity", "before": 0, "host": "", "text": ""}
 
 
 @pytest.mark.parametrize(

@@ -306,6 +306,7 @@ _OVERDUE_REASONS: Final[Mapping[str, str]] = {
     "disk_failing": "The disk that stores the agent’s journal cannot be written, so the agent takes no prompts.",
     "queued_for_capacity": "There is no room for another agent yet.",
     "refused_by_host": "The host that would start the agent takes no new sessions.",
+    "placement_wait": "No host can start the agent; its page says why.",
     "starting": "The agent is still starting.",
     "unreachable": "The agent’s machine does not answer.",
 }

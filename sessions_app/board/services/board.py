@@ -32,6 +32,7 @@ from sessions_app.kernel.rules.states import (
     TurnOrigin,
 )
 from sessions_app.models import (
+    PLACEMENT_WAIT,
     QUEUED_FOR_CAPACITY,
     REFUSED_BY_HOST,
     BudgetHold,
@@ -301,7 +302,9 @@ def annotate_needs(rows: QuerySet[TaskSession], user: User) -> QuerySet[TaskSess
         is_start_ordered=Exists(starts),
         waits_to_start=Exists(
             starts.filter(
-                Q(**{f"payload__{QUEUED_FOR_CAPACITY}": True}) | Q(**{f"payload__{REFUSED_BY_HOST}__isnull": False})
+                Q(**{f"payload__{QUEUED_FOR_CAPACITY}": True})
+                | Q(**{f"payload__{REFUSED_BY_HOST}__isnull": False})
+                | Q(claimed_generation=None, **{f"payload__{PLACEMENT_WAIT}__isnull": False})
             )
         ),
         suspension_reason=Subquery(

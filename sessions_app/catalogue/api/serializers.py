@@ -21,6 +21,7 @@ from sessions_app.api.serializers.common import (
 from sessions_app.board.api.serializers import BranchField
 from sessions_app.catalogue.services.repository_settings import repository_version
 from sessions_app.models import Repository
+from sessions_app.placement.services.executor_hosts import find_host
 
 
 class ExecutorSerializer(StrictModelSerializer):
@@ -28,11 +29,12 @@ class ExecutorSerializer(StrictModelSerializer):
 
     trusted_agents_only = serializers.SerializerMethodField()
     config = serializers.SerializerMethodField()
+    host = serializers.SerializerMethodField(help_text="The only host that starts sessions there. For staff only.")
 
     class Meta:
         model = Executor
         fields = (
-            *("id", "name", "runtime", "config", "max_live", "trusted_agents_only"),
+            *("id", "name", "runtime", "config", "max_live", "host", "trusted_agents_only"),
             *("is_default", "disabled_at", "created_at"),
         )
         read_only_fields = fields
@@ -47,18 +49,29 @@ class ExecutorSerializer(StrictModelSerializer):
             return dict(executor.config)
         return None
 
+    def get_host(self, executor: Executor) -> str | None:
+        """Return the name of its host; null if it has none, and for users who are not staff."""
+        if executor.host is not None and self.context["request"].user.is_staff:
+            return executor.host.name
+        return None
+
 
 class NewExecutorSerializer(StrictModelSerializer):
     """The values of a new executor."""
 
     config = SizedDictField(required=False)
+    host = StrictCharField(
+        required=False, max_length=100, help_text="Name of the only host that starts sessions there."
+    )
 
     class Meta:
         model = Executor
-        fields = ("name", "runtime", "config", "max_live")
+        fields = ("name", "runtime", "config", "max_live", "host")
 
     def validate(self, attrs: dict[str, Any]) -> dict[str, Any]:
         """Validate with the model, which knows the runtimes and their configuration."""
+        if "host" in attrs:
+            attrs["host"] = find_host(attrs["host"])
         Executor(**attrs).clean()
         return attrs
 

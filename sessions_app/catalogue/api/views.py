@@ -48,7 +48,7 @@ class ExecutorListCreateView(ApiView):
     @document_responses({200: ExecutorSerializer(many=True)})
     def get(self, request: UserRequest) -> Response:
         """List the executors."""
-        return self.list(ExecutorSerializer, Executor.objects.all())
+        return self.list(ExecutorSerializer, Executor.objects.select_related("host"))
 
     @document_responses({201: ExecutorSerializer}, 400, 403, request=NewExecutorSerializer)
     def post(self, request: UserRequest) -> Response:

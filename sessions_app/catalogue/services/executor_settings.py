@@ -22,7 +22,7 @@ from sessions_app.accounts.audit import record_change
 from sessions_app.catalogue.services.offers import default_executor, offered_executors
 from sessions_app.kernel.services.errors import Conflict, DefaultExecutor, Invalid, NotFound, SettingsChanged
 
-EDITED: Final = ("name", "config", "max_live")
+EDITED: Final = ("name", "config", "max_live", "host_id")
 """What can be changed later. Another runtime would be another place: its executions would not be found again."""
 
 

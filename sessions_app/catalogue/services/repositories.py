@@ -19,6 +19,7 @@ from executors_app.wire.errors import RepositoryUnusable
 from sessions_app.accounts.audit import record_change
 from sessions_app.kernel.services.errors import Invalid
 from sessions_app.models import Repository
+from sessions_app.placement.sightings import record_own_sighting
 
 SCRATCH_DIRECTORY: Final = "agent-tests"
 """Directory of the data directory with the scratch repositories, one for each team that tests agents now."""
@@ -45,6 +46,7 @@ def add_repository(values: Mapping[str, Any], by: User | None = None) -> Reposit
                 record_change(by, row, f"Opened to the team {values['team'].name}")
     except IntegrityError as error:  # another request was faster
         raise Invalid(_ALREADY_OPEN, field="path") from error
+    record_own_sighting(row.pk)
     return row
 
 

@@ -42,6 +42,9 @@ QUEUED_FOR_CAPACITY = "queued_for_capacity"
 REFUSED_BY_HOST = "refused_by_host"
 """Key in a start intent's payload: the name of the host that takes no new sessions."""
 
+PLACEMENT_WAIT = "placement_wait"
+"""Key in a start intent's payload: why no supervisor can carry it out, as sentences for the page."""
+
 AGENT_AWAITED_SINCE = "agent_awaited_since"
 """Key in a start intent's payload: when the agent was asked to start; ISO 8601."""
 

@@ -101,6 +101,7 @@ class StartWaitStatus(TypedDict):
     before: int
     host: str
     """The host that takes no new sessions, if that is the reason."""
+    text: str
 
 
 class IdleStatus(TypedDict):

@@ -71,6 +71,7 @@ class Code(StrEnum):
     CAPACITY = "capacity"
     HOST = "host"
     START_QUEUE = "start_queue"
+    PLACEMENT = "placement"
     PROGRAM = "program"
     BACKING_OFF = "backing_off"
     NOT_RESUMABLE = "not_resumable"
@@ -118,6 +119,7 @@ class IdleReason(StrEnum):
     CAPACITY = "capacity"
     HOST = "host"
     TURN = "turn"
+    PLACEMENT = "placement"
     NO_SUPERVISOR = "no_supervisor"
     STARTING = "starting"
     BACKING_OFF = "backing_off"
@@ -259,6 +261,8 @@ class SituationFacts:
     """The host that takes no new sessions, if its start waits for that; empty in lists."""
     starts_before: int = 0
     """How many other sessions start before this one."""
+    start_text: str = ""
+    """What the start waits for, if ``start_reason`` is ``placement``."""
     continuing: bool = False
     asleep: bool = False
     """Stopped because it was idle."""

@@ -168,6 +168,13 @@ def refused_by_host(f: Facts) -> Situation:
     return Situation(Code.HOST, "info", text, step, "", IdleReason.HOST, LABELS[Code.START_QUEUE])
 
 
+def waits_for_place(f: Facts) -> Situation:
+    """Describe a start that no supervisor can carry out."""
+    step = "Ask an administrator if this does not change soon."
+    label = LABELS[Code.START_QUEUE]
+    return Situation(Code.PLACEMENT, "warning", f.start_text, step, "", IdleReason.PLACEMENT, label)
+
+
 def program(f: Facts) -> Situation:
     """Describe an agent program that cannot be started until a person fixes it."""
     text = as_sentence(f.error_message) or "The agent cannot be started."

@@ -208,6 +208,7 @@ _ROWS: Final[tuple[_Row, ...]] = (
             reason=IdleReason.NO_SUPERVISOR,
         ),
     ),
+    (lambda f: f.start_reason == WaitReason.PLACEMENT, situation_texts.waits_for_place),
     (
         lambda f: f.start_reason == WaitReason.CAPACITY,
         situation_texts.in_start_queue(

@@ -21,6 +21,7 @@ from sessions_app.kernel.rules.states import OPEN_RUN_STATES, DesiredState, Prom
 from sessions_app.kernel.rules.wording import iso_time
 from sessions_app.models import (
     AGENT_AWAITED_SINCE,
+    PLACEMENT_WAIT,
     QUEUED_FOR_CAPACITY,
     REFUSED_BY_HOST,
     Intent,
@@ -72,20 +73,37 @@ def _team_queues(rank: int) -> dict[int, _Team]:
 
 
 def start_wait_json(session: TaskSession, open_start: Intent | None) -> StartWaitStatus | None:
-    """Return ``{reason, before, host}``: why its start waits, and how many start earlier; None if it does not wait."""
-    if open_start is not None and (host := open_start.payload.get(REFUSED_BY_HOST)):
-        return {"reason": str(WaitReason.HOST), "before": 0, "host": str(host)}
-    if open_start is not None and open_start.payload.get(QUEUED_FOR_CAPACITY):
-        return {"reason": str(WaitReason.CAPACITY), "before": _ordered_before(session, open_start), "host": ""}
+    """Return why its start waits, with what people need to know, and how many start earlier; None if it does not."""
+    waiting = _open_wait_json(session, open_start)
+    if waiting is not None:
+        return waiting
     execution = execution_of(session)
     if execution is not None and is_drained(execution) and session.desired_state == DesiredState.RUNNING:
-        return {"reason": str(WaitReason.HOST), "before": 0, "host": name_of_place(execution.host_id)}
+        return _start_wait(WaitReason.HOST, host=name_of_place(execution.host_id))
     if session.start_rank is None:
         return None
     reason = WaitReason.TURN
     if _has_no_capacity(session):
         reason = WaitReason.CAPACITY
-    return {"reason": str(reason), "before": count_waiting_before(session), "host": ""}
+    return _start_wait(reason, count_waiting_before(session))
+
+
+def _open_wait_json(session: TaskSession, open_start: Intent | None) -> StartWaitStatus | None:
+    """Return why a start that is requested has not begun; None if nothing is known to delay it."""
+    if open_start is None:
+        return None
+    payload = open_start.payload
+    if payload.get(REFUSED_BY_HOST):
+        return _start_wait(WaitReason.HOST, host=str(payload[REFUSED_BY_HOST]))
+    if open_start.claimed_generation is None and payload.get(PLACEMENT_WAIT):
+        return _start_wait(WaitReason.PLACEMENT, text=str(payload[PLACEMENT_WAIT]))
+    if payload.get(QUEUED_FOR_CAPACITY):
+        return _start_wait(WaitReason.CAPACITY, _ordered_before(session, open_start))
+    return None
+
+
+def _start_wait(reason: WaitReason, before: int = 0, *, host: str = "", text: str = "") -> StartWaitStatus:
+    return {"reason": str(reason), "before": before, "host": host, "text": text}
 
 
 def count_waiting_before(session: TaskSession) -> int:
@@ -155,10 +173,10 @@ def situation_facts(
     waits_outside, wait_until = False, None
     if status.wait is not None and status.wait["kind"] != WaitKind.PERMISSION:
         waits_outside, wait_until = True, _parse_time(status.wait["deadline"])
-    start_reason, starts_before, start_host = "", 0, ""
+    start_reason, starts_before, start_host, start_text = "", 0, "", ""
     if status.start_wait:
         start_reason, starts_before = status.start_wait["reason"], status.start_wait["before"]
-        start_host = status.start_wait["host"]
+        start_host, start_text = status.start_wait["host"], status.start_wait["text"]
     interrupted_wait, wait_ended_at = None, None
     if status.interrupted_wait:
         interrupted_wait = shorten(status.interrupted_wait["reason"])
@@ -199,6 +217,7 @@ def situation_facts(
         start_reason=start_reason,
         starts_before=starts_before,
         start_host=start_host,
+        start_text=start_text,
         waits_outside=waits_outside,
         wait_until=wait_until,
         owner_left=AttentionKind.OWNER_LEFT in open_kinds,

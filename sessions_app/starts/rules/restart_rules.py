@@ -53,6 +53,8 @@ class WaitReason(StrEnum):
     """The executor has no room for another agent."""
     HOST = "host"
     """The host that would start it takes no new sessions."""
+    PLACEMENT = "placement"
+    """No supervisor can carry the start out: none is on its host, or none has the repository."""
 
 
 @dataclass(frozen=True, slots=True)

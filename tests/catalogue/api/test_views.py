@@ -9,6 +9,7 @@ from rest_framework.test import APIClient
 from executors_app.models import AgentProfile, Executor
 from sessions_app.models import TaskSession
 from tests.api.world import SECRET, World, client_of
+from tests.placement.hosts import add_supervisor
 
 PROFILES, EXECUTORS = "/api/v1/agent-profiles/", "/api/v1/executors/"
 
@@ -100,6 +101,16 @@ def test_executor_settings_are_shown_only_to_staff(world: World, staff: APIClien
     assert (made["config"], made["max_live"], made["trusted_agents_only"]) == ({}, 3, True)
     seen = client_of(world.member).get(EXECUTORS).json()["results"]
     assert [(row["name"], row["config"]) for row in seen] == [("here", None), ("there", None)]
+
+
+def test_host_of_an_executor_is_set_by_name_and_shown_to_staff(world: World, staff: APIClient) -> None:
+    add_supervisor("build-1")
+    body = {"name": "there", "runtime": "local_standalone", "host": "build-1"}
+    assert staff.post(EXECUTORS, body, format="json").json()["host"] == "build-1"
+    seen = client_of(world.member).get(EXECUTORS).json()["results"]
+    assert [row["host"] for row in seen] == [None, None]
+    unknown = staff.post(EXECUTORS, {**body, "name": "elsewhere", "host": "moon"}, format="json")
+    assert (unknown.status_code, list(unknown.json()["details"])) == (400, ["host"])
 
 
 def test_probe_counts_what_it_observes(world: World, staff: APIClient) -> None:

@@ -13,6 +13,7 @@ from sessions_app.catalogue.executor_forms import RUNTIME_HELP, SETTINGS
 from sessions_app.catalogue.services import executor_settings
 from sessions_app.catalogue.services.offers import default_executor
 from tests.pages.world import World
+from tests.placement.hosts import add_supervisor
 
 pytestmark = pytest.mark.any_database
 
@@ -120,3 +121,24 @@ def test_what_depends_on_an_executor_is_said_before_it_is_deleted(staff: Client,
 def test_test_of_an_executor_reports_and_changes_nothing(staff: Client, world: World) -> None:
     assert "is available" in staff.post(address(world.executor, "test/"), follow=True).text
     assert staff.post(address(world.executor, "explode/")).status_code == 404
+
+
+def test_host_is_offered_once_there_are_several(staff: Client, world: World) -> None:
+    add_supervisor("a")
+    assert "host" not in staff.get(address(world.executor)).context["form"].fields
+    host = add_supervisor("b")
+    body = entered(staff, world.executor, host=str(host.pk))
+    staff.post(address(world.executor), body)
+    world.executor.refresh_from_db()
+    assert world.executor.host == host
+    assert "host b" in staff.get(LIST).text
+    assert staff.post(address(world.executor), body).status_code == 409
+    staff.post(address(world.executor), entered(staff, world.executor, host=""))
+    world.executor.refresh_from_db()
+    assert world.executor.host is None
+
+
+def test_executor_of_another_machine_has_no_host(staff: Client) -> None:
+    add_supervisor("a"), add_supervisor("b")
+    assert "host" not in staff.get(f"{LIST}new/remote/").context["form"].fields
+    assert "host" in staff.get(f"{LIST}new/local_docker/").context["form"].fields

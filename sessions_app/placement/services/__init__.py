@@ -1,0 +1,1 @@
+"""What pages, API and other topics may ask of placement."""
