@@ -91,7 +91,7 @@ class AttentionItem(TeamModel):
 
     @property
     def notice_id(self) -> str:
-        """What a browser tells its notifications by: another one once the item was raised again."""
+        """What a browser remembers of what it has shown: another value once the item was raised again."""
         return f"{self.id} {self.created_at.isoformat()}"
 
     @property

@@ -151,6 +151,7 @@ def inbox_count(request: UserHttpRequest) -> JsonResponse:
     notices = [
         {
             "id": item.notice_id,
+            "tag": str(item.id),
             "what": item.what,
             "title": item.title,
             "url": item.answer_path or item.path,

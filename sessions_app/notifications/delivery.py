@@ -146,14 +146,16 @@ def push_payload(items: Sequence[AttentionItem]) -> dict[str, Any]:
     """Return what a browser shows of these items: of one its sentence, task and link, of several only their number."""
     word_items(items)
     if len(items) > 1:
-        return {"title": f"{len(items)} items need your attention", "body": "", "url": "/attention/", "tag": "items"}
+        title = f"{len(items)} items need your attention"
+        # A browser replaces a notification by the next one with its tag: each group has one of its own.
+        return {"title": title, "body": "", "url": "/attention/", "tag": f"items {items[0].id}"}
     (item,) = items
     return {
         "title": make_visible(_one_line(item.what))[:MAX_PUSH_CHARS],
         "body": make_visible(_one_line(item.title))[:MAX_PUSH_CHARS],
         "url": item.answer_path or item.path,
         "kind": item.kind,
-        "tag": item.notice_id,
+        "tag": str(item.id),
     }
 
 
@@ -500,13 +502,22 @@ def _record_result(row: Delivery, error: BaseException | None) -> None:
     if error is None:
         _finish_delivery(row, Delivery.State.SENT)
     elif isinstance(error, DeviceGone):
-        PushDevice.objects.filter(deliveries=row).delete()
-        _record_failure(row, f"{error} The device was removed.", permanent=True)
+        _record_gone_device(row, error)
     elif isinstance(error, webhooks.WebhookFailed):
         _record_failure(row, str(error), permanent=error.permanent)
     else:  # each mail backend has errors of its own
         log.warning("delivery %s failed: %s", row.id, type(error).__name__)
         _record_failure(row, f"{type(error).__name__}: the mail server did not accept the message.")
+
+
+def _record_gone_device(row: Delivery, error: DeviceGone) -> None:
+    device = row.device
+    # While this was sent, the browser may have reported another subscription: that one gets the message instead.
+    if device and PushDevice.objects.filter(pk=device.pk).exclude(endpoint_digest=device.endpoint_digest).exists():
+        _record_failure(row, str(error))
+        return
+    PushDevice.objects.filter(deliveries=row).delete()
+    _record_failure(row, f"{error} The device was removed.", permanent=True)
 
 
 def _is_wanted(row: Delivery) -> bool:

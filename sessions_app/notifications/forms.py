@@ -91,6 +91,21 @@ class NewDeviceForm(DeviceForm):
         return Subscription(values["endpoint"], values["key"], values["auth"], values["signed_with"])
 
 
+class ReplacedSubscriptionForm(forms.Form):
+    """What a browser sends once its push service has given it another subscription."""
+
+    former = forms.CharField(max_length=MAX_ENDPOINT_LENGTH, required=False)
+    endpoint = forms.CharField(max_length=MAX_ENDPOINT_LENGTH)
+    key = forms.CharField(max_length=100)
+    auth = forms.CharField(max_length=100)
+    signed_with = forms.CharField(max_length=100)
+
+    def subscription(self) -> Subscription:
+        """Return the new subscription."""
+        values = self.cleaned_data
+        return Subscription(values["endpoint"], values["key"], values["auth"], values["signed_with"])
+
+
 class WebhookForm(forms.Form):
     """The form for a new webhook."""
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from hashlib import sha256
-from typing import Final
+from typing import Any, Final
 from urllib.parse import urlsplit
 
 from cryptography.hazmat.primitives.asymmetric import ec
@@ -116,6 +116,23 @@ def add_device(user: User, subscription: Subscription, *, sign_in: str, name: st
 
     Raises Invalid for an address that is not a public one of https, and Conflict for too many devices.
     """
+    values = {
+        **_columns(subscription),
+        "sign_in": sign_in,
+        "name": name[:NAME_LENGTH],
+        "kinds": list(kinds),
+        "created_at": timezone.now(),  # what is older is not pushed
+    }
+    digest = endpoint_digest(subscription.endpoint)
+    with transaction.atomic():
+        if list_devices(user).exclude(endpoint_digest=digest).count() >= MAX_DEVICES:
+            raise Conflict(f"There are already {MAX_DEVICES} devices. Remove one that is no longer used.")
+        device, _ = PushDevice.objects.update_or_create(user_id=user.pk, endpoint_digest=digest, defaults=values)
+    return device
+
+
+def _columns(subscription: Subscription) -> dict[str, Any]:
+    """Return what a device stores of a subscription. Raises Invalid for one that cannot be pushed to."""
     endpoint = subscription.endpoint
     signed_with = PushKey.objects.filter(public_key=subscription.signed_with).first()
     if signed_with is None:
@@ -127,23 +144,59 @@ def add_device(user: User, subscription: Subscription, *, sign_in: str, name: st
         raise Invalid("This browser’s push service cannot be used: its address or its keys are not valid.") from error
     except OSError as error:
         raise Invalid("The name of this browser’s push service cannot be resolved.") from error
-    values = {
+    return {
         "endpoint": endpoint,
         "service": (urlsplit(endpoint).hostname or "")[:255],
         "signed_with": signed_with,
         "key": subscription.key,
         "auth": subscription.auth,
-        "sign_in": sign_in,
-        "name": name[:NAME_LENGTH],
-        "kinds": list(kinds),
-        "created_at": timezone.now(),  # what is older is not pushed
     }
-    digest = endpoint_digest(endpoint)
+
+
+def replace_subscription(user: User, sign_in: str, former: str, subscription: Subscription) -> None:
+    """Push to another subscription of a browser from now on, as its browser has ended the former one.
+
+    The device keeps its name, its kinds and what was already pushed to it.
+
+    Args:
+        user: Its user; devices of others are not found.
+        sign_in: The session of the request: the device's, if the browser does not know its former subscription.
+        former: The endpoint of the former subscription; may be empty.
+        subscription: The new one.
+
+    Raises NotFound if it is no device of the user, and Invalid for a subscription that cannot be pushed to.
+    """
+    values = _columns(subscription)
+    digest = endpoint_digest(subscription.endpoint)
     with transaction.atomic():
-        if list_devices(user).exclude(endpoint_digest=digest).count() >= MAX_DEVICES:
-            raise Conflict(f"There are already {MAX_DEVICES} devices. Remove one that is no longer used.")
-        device, _ = PushDevice.objects.update_or_create(user_id=user.pk, endpoint_digest=digest, defaults=values)
-    return device
+        devices = list(list_devices(user).select_for_update())
+        device = _device_of_browser(devices, sign_in, former)
+        if device is None:
+            raise NotFound("There is no such device.")
+        # The page and the service worker may both report the same change: the second finds it done.
+        if any(each.endpoint_digest == digest for each in devices):
+            return
+        for name, value in {**values, "endpoint_digest": digest, "sign_in": sign_in}.items():
+            setattr(device, name, value)
+        device.save(update_fields=[*values, "endpoint_digest", "sign_in"])
+
+
+def _device_of_browser(devices: Sequence[PushDevice], sign_in: str, former: str) -> PushDevice | None:
+    digest = endpoint_digest(former)
+    for device in devices:
+        if device.endpoint_digest == digest:
+            return device
+    of_sign_in = [device for device in devices if _has_sign_in(device, sign_in)]
+    if not of_sign_in:
+        return None
+    return of_sign_in[-1]
+
+
+def _has_sign_in(device: PushDevice, sign_in: str) -> bool:
+    try:
+        return bool(sign_in) and device.sign_in == sign_in
+    except SecretUnreadable:
+        return False
 
 
 def renew_device(user: User, sign_in: str, endpoint: str) -> bool:

@@ -13,6 +13,7 @@ urlpatterns = [
     path("settings/notifications/devices/", views.add_device_from_form, name="settings-devices"),
     path("settings/notifications/devices/key/", views.give_push_key, name="settings-push-key"),
     path("settings/notifications/devices/renew/", views.renew_device_from_script, name="settings-device-renew"),
+    path("settings/notifications/devices/replace/", views.replace_subscription, name="settings-device-replace"),
     path(
         "settings/notifications/devices/<uuid:device_id>/<str:what>/",
         views.change_or_test_device,

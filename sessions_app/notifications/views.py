@@ -10,15 +10,23 @@ from typing import Any, Final
 from django.conf import settings
 from django.contrib import messages
 from django.http import Http404, HttpResponse, JsonResponse
+from django.middleware.csrf import get_token
 from django.shortcuts import redirect
 from django.views.decorators.cache import never_cache
-from django.views.decorators.http import require_POST
+from django.views.decorators.http import require_http_methods, require_POST
 
 from sessions_app.accounts.requests import UserHttpRequest
 from sessions_app.accounts.views.settings import render_settings
 from sessions_app.kernel.services.errors import NotFound, SessionsError
 from sessions_app.notifications import push_devices, user_settings
-from sessions_app.notifications.forms import BrowserForm, DeviceForm, EmailForm, NewDeviceForm, WebhookForm
+from sessions_app.notifications.forms import (
+    BrowserForm,
+    DeviceForm,
+    EmailForm,
+    NewDeviceForm,
+    ReplacedSubscriptionForm,
+    WebhookForm,
+)
 from sessions_app.notifications.models import PushDevice
 from sessions_app.pages.labels import DELIVERY_STATE_LABELS
 from sessions_app.pages.shortcuts import form_status
@@ -124,6 +132,25 @@ def give_push_key(request: UserHttpRequest) -> JsonResponse:
 def renew_device_from_script(request: UserHttpRequest) -> HttpResponse:
     """Go on pushing to a known device after its user has signed in there again; any other is ignored."""
     push_devices.renew_device(request.user, request.session.session_key or "", str(request.POST.get("endpoint", "")))
+    return HttpResponse(status=204)
+
+
+@never_cache
+@require_http_methods(["GET", "HEAD", "POST"])
+def replace_subscription(request: UserHttpRequest) -> HttpResponse:
+    """Push to a known browser's new subscription. A GET gives its service worker, which has no page, a CSRF token."""
+    if request.method != "POST":
+        return JsonResponse({"token": get_token(request)})
+    form = ReplacedSubscriptionForm(request.POST)
+    if not form.is_valid():
+        return HttpResponse(status=422)
+    sign_in = request.session.session_key or ""
+    try:
+        push_devices.replace_subscription(request.user, sign_in, form.cleaned_data["former"], form.subscription())
+    except NotFound:
+        return HttpResponse(status=404)
+    except SessionsError:
+        return HttpResponse(status=422)
     return HttpResponse(status=204)
 
 

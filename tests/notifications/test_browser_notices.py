@@ -36,7 +36,7 @@ def test_only_chosen_kinds_are_told_until_they_are_seen(ada: Client, bob: Client
     choose(ada, "permission", "question")
     choose(bob, "permission")
     (notice,) = told(ada)
-    assert set(notice) == {"id", "what", "title", "url"}, "a sentence and a link, nothing else"
+    assert set(notice) == {"id", "tag", "what", "title", "url"}, "a sentence and a link, nothing else"
     place = f"{path_of(session)}requests/?request=p1&next=%2Fattention%2F"
     assert (notice["title"], notice["url"]) == ("Fix the tests", place)
     assert "Run the tests" not in json.dumps(notice)

@@ -13,6 +13,7 @@ from playwright.sync_api import CDPSession, Page, expect
 from sessions_app.models import AttentionItem
 from sessions_app.notifications import delivery as notifying
 from sessions_app.notifications.models import Delivery, PushDevice
+from sessions_app.notifications.push_devices import public_key
 from tests.attention.raising import backdate
 from tests.notifications.push_service import FakeBrowser, endpoint_of, push_service
 from tests.notifications.receiver import Receiver
@@ -85,6 +86,44 @@ class PushedMessages:
         shown = self._page.evaluate(SHOWN)
         found: dict[str, Any] = next(one for one in shown if one["title"] == message["title"])
         return found
+
+
+REPLACE: Final = """async ([former, fields, key]) => {
+  const bytes = Uint8Array.from(atob(key.replace(/-/g, "+").replace(/_/g, "/")), (one) => one.charCodeAt(0));
+  const options = { applicationServerKey: bytes.buffer };
+  PushManager.prototype.getSubscription = async () => null;
+  PushManager.prototype.subscribe = async () => ({
+    options,
+    toJSON: () => ({ endpoint: fields.endpoint, keys: { p256dh: fields.key, auth: fields.auth } }),
+  });
+  const event = new ExtendableEvent("pushsubscriptionchange");
+  event.oldSubscription = former ? { endpoint: former, options } : null;
+  const done = new Promise((resolve, reject) => {
+    event.waitUntil = (work) => work.then(resolve, reject);
+  });
+  self.dispatchEvent(event);
+  await done;
+}"""
+"""What Chromium does in the service worker once a subscription has ended."""
+
+
+def test_phone_goes_on_after_its_push_service_ended_a_subscription(
+    visit: Any,  # noqa: F811
+    service: Receiver,
+) -> None:
+    fake, newer = FakeBrowser(), FakeBrowser()
+    phone = visit(**PHONE)
+    phone.context.add_init_script(f"const fields = {json.dumps(fake.subscription(endpoint_of(service)))};{SUBSCRIBE}")
+    page = phone.open("/settings/notifications/")
+    with navigating(page):
+        page.get_by_role("button", name="Notify this device").tap()
+    expect(page.get_by_text("This device will be notified.")).to_be_visible()
+    worker = page.context.service_workers[0]
+    for number, former in enumerate((endpoint_of(service), ""), 1):  # some browsers do not tell the former one
+        fields = newer.subscription(endpoint_of(service, f"newer-{number}"))
+        worker.evaluate(REPLACE, [former, fields, public_key()])
+        assert PushDevice.objects.get().endpoint == fields["endpoint"]
+    assert phone.unexpected(*NO_SOCKET) == []
 
 
 def test_phone_is_notified_and_allows_with_the_second_tap(visit: Any, service: Receiver, world: World) -> None:  # noqa: F811

@@ -106,7 +106,7 @@ def test_item_reaches_only_the_browser_that_subscribed(
         "body": "Mend the fence",
         "url": f"/tasks/{world.task.id}/sessions/{world.session.id}/requests/?request=p%2F1&next=%2Fattention%2F",
         "kind": "permission",
-        "tag": item.notice_id,
+        "tag": str(item.id),
     }
     assert b"What" not in body
     names = ("content-encoding", "ttl", "urgency", ":path")
@@ -135,6 +135,88 @@ def test_many_items_become_one_message(service: Service, client: Client, browser
     ((_, body),) = service.requests
     told = browser.read(body)
     assert (told["title"], told["url"]) == ("5 items need your attention", "/attention/")
+
+
+def test_only_a_request_that_is_raised_again_replaces_its_notification(world: World) -> None:
+    item, other = raise_item_of(world.session, "error", "1"), raise_item_of(world.session, "error", "2")
+    tags = [notifying.push_payload(items)["tag"] for items in ([item], [other], [item, other], [other, item])]
+    assert len(set(tags)) == 4
+    item.created_at += timedelta(minutes=5)
+    item.save()
+    assert notifying.push_payload([item])["tag"] == tags[0]
+
+
+def replaced(former: str, browser: FakeBrowser, endpoint: str) -> dict[str, str]:
+    """Return what a browser sends whose push service has given it another subscription."""
+    return {**browser.subscription(endpoint), "former": former, "signed_with": public_key()}
+
+
+@pytest.mark.parametrize("former", ["known", ""])
+def test_new_subscription_of_a_browser_replaces_the_old_one_of_its_device(
+    former: str, service: Service, client: Client, browser: FakeBrowser, world: World
+) -> None:
+    subscribe(client, browser, endpoint_of(service), "error")
+    PushDevice.objects.update(created_at=timezone.now() - timedelta(hours=1))
+    raise_item_of(world.session)
+    notifying.run_notifications()
+    device, another = PushDevice.objects.get(), FakeBrowser()
+    former = endpoint_of(service) if former else ""
+    for _ in range(2):  # the page and the service worker may both report it
+        change = replaced(former, another, endpoint_of(service, "two"))
+        assert client.post(f"{PAGE}replace/", change).status_code == 204
+    kept = PushDevice.objects.get()
+    assert (kept.pk, kept.name, kept.kinds) == (device.pk, device.name, device.kinds)
+    client.post(f"{PAGE}{device.id}/test/")
+    notifying.run_notifications()
+    assert [headers[":path"] for headers, _ in service.requests] == ["/send/one", "/send/two"]
+    assert another.read(service.requests[1][1])["tag"] == "test"
+
+
+def test_subscription_of_another_user_or_browser_cannot_be_replaced(
+    client: Client, browser: FakeBrowser, world: World
+) -> None:
+    endpoint, new = "https://93.184.216.34/one", "https://93.184.216.34/two"
+    subscribe(client, browser, endpoint)
+    stranger, elsewhere = Client(), Client()
+    stranger.force_login(world.stranger)
+    elsewhere.force_login(world.member)
+    assert stranger.post(f"{PAGE}replace/", replaced(endpoint, browser, new)).status_code == 404
+    assert elsewhere.post(f"{PAGE}replace/", replaced("", browser, new)).status_code == 404
+    assert client.post(f"{PAGE}replace/", replaced(endpoint, browser, "https://127.0.0.1/")).status_code == 422
+    assert PushDevice.objects.get().endpoint == endpoint
+
+
+def test_replacing_a_subscription_needs_the_token_that_the_worker_gets(browser: FakeBrowser, world: World) -> None:
+    strict = Client(enforce_csrf_checks=True)
+    strict.force_login(world.member)
+    token = strict.get(f"{PAGE}replace/").json()["token"]
+    change = replaced("", browser, "https://93.184.216.34/two")
+    assert strict.post(f"{PAGE}replace/", change).status_code == 403
+    assert strict.post(f"{PAGE}replace/", change, headers={"X-CSRFToken": token}).status_code == 404
+
+
+def test_refused_old_subscription_leaves_the_device_to_its_new_one(
+    service: Service, client: Client, browser: FakeBrowser, world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    subscribe(client, browser, endpoint_of(service))
+    PushDevice.objects.update(created_at=timezone.now() - timedelta(hours=1))
+    raise_item_of(world.session)
+    record = notifying._record_result
+
+    def replaced_before_it_is_recorded(row: Delivery, error: BaseException | None) -> None:
+        change = replaced(endpoint_of(service), browser, endpoint_of(service, "two"))
+        assert client.post(f"{PAGE}replace/", change).status_code == 204
+        record(row, error)
+
+    service.status = 410
+    with monkeypatch.context() as patched:
+        patched.setattr(notifying, "_record_result", replaced_before_it_is_recorded)
+        notifying.run_notifications()
+    service.status = 201
+    assert (states(), PushDevice.objects.count()) == (["pending"], 1)
+    Delivery.objects.update(next_attempt_at=timezone.now())
+    notifying.run_notifications()
+    assert [headers[":path"] for headers, _ in service.requests] == ["/send/one", "/send/two"]
 
 
 @pytest.mark.parametrize(

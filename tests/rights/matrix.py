@@ -299,6 +299,7 @@ PAGES: Final[Mapping[str, Methods]] = {
     "settings/notifications/devices/": {"get": page(405), "post": page(422)},
     "settings/notifications/devices/key/": {"get": page(405), "post": page()},
     "settings/notifications/devices/renew/": {"get": page(405), "post": page(204)},
+    "settings/notifications/devices/replace/": {"get": page(), "post": page(422)},
     "settings/notifications/devices/<uuid:device_id>/<str:what>/": {
         "get": page(405),
         "post": Row((LOGIN, 404, 404, 302, 404), names={"what": "remove"}),

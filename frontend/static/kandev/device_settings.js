@@ -50,7 +50,7 @@ async function add() {
   const { endpoint, keys } = subscription.toJSON();
   const values = { endpoint, key: keys.p256dh, auth: keys.auth, signed_with: key };
   for (const [name, value] of Object.entries(values)) form.elements[name].value = value;
-  rememberDevice(form.dataset.worker, form.dataset.renew);
+  rememberDevice(form.dataset.worker, form.dataset, endpoint);
   form.submit();
 }
 

@@ -31,7 +31,7 @@ export async function showNotices(notices) {
   localStorage.setItem(TOLD, JSON.stringify([...notices.map(({ id }) => id), ...(told ?? [])].filter((id, at, all) => all.indexOf(id) === at).slice(0, MOST)));
   if (!fresh.length || document.hasFocus()) return;
   const worker = await activeWorker(localStorage.getItem(ALLOWED));
-  for (const { id, what, title, url } of fresh) show(worker, visible(what), { body: visible(title), tag: id, icon: document.querySelector("link[rel=icon]")?.href, data: { url } });
+  for (const { tag, what, title, url } of fresh) show(worker, visible(what), { body: visible(title), tag, renotify: true, icon: document.querySelector("link[rel=icon]")?.href, data: { url } });
 }
 
 // Once it is active: until then it shows nothing, and phones show nothing without it.
