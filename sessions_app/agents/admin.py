@@ -44,10 +44,10 @@ class ReportedAgentAdmin(ReadOnlyModelAdmin):
 
 @admin.register(AgentTestResult)
 class AgentTestResultAdmin(ReadOnlyModelAdmin):
-    """What the last test of each agent on each executor has shown."""
+    """What the last test of each agent profile on each executor has shown."""
 
-    list_display = ("started_at", "team", "executor", "agent_type", "state", "error_code", "worked_at")
-    list_select_related = ("team", "executor")
+    list_display = ("started_at", "team", "executor", "profile", "agent_type", "state", "error_code", "worked_at")
+    list_select_related = ("team", "executor", "profile")
     list_filter = ("agent_type", "state", "error_code")
     search_fields = ("agent_type", "error", "team__name", "executor__name")
     date_hierarchy = "started_at"

@@ -105,7 +105,7 @@ def _store_result(session: TaskSession) -> None:
     key: dict[str, Any] = {
         "team_id": session.task.team_id,
         "executor_id": session.executor_id,
-        "agent_type": session.agent_profile.agent_type,
+        "profile_id": session.agent_profile_id,
     }
     known = AgentTestResult.objects.filter(**key).first()
     if known is not None and known.started_at > session.created_at:
@@ -118,6 +118,7 @@ def _store_result(session: TaskSession) -> None:
     AgentTestResult.objects.update_or_create(
         **key,
         defaults={
+            "agent_type": session.agent_profile.agent_type,
             "started_at": session.created_at,
             "state": result.state,
             "reply": result.reply,

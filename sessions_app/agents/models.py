@@ -162,15 +162,19 @@ class ReportedAgent(TeamModel):
 
 
 class AgentTestResult(TeamModel):
-    """What the last test of a team's agent of one type on one executor has shown; its session is deleted.
+    """What the last test of a team's agent by one profile on one executor has shown; its session is deleted.
 
-    Releases without this table delete teams and executors without looking at it, so the database does not enforce
-    these references.
+    Releases without this table delete teams, executors and profiles without looking at it, so the database does not
+    enforce these references.
     """
 
     id = models.BigAutoField(primary_key=True)
     team = models.ForeignKey("auth.Group", models.CASCADE, related_name="+", db_constraint=False)
     executor = models.ForeignKey("executors_app.Executor", models.CASCADE, related_name="+", db_constraint=False)
+    profile = models.ForeignKey(
+        "executors_app.AgentProfile", models.CASCADE, null=True, blank=True, related_name="+", db_constraint=False
+    )
+    """Null: the test was deleted before this was recorded."""
     agent_type = models.CharField(max_length=64)
     started_at = models.DateTimeField()
     state = models.CharField(max_length=16)
@@ -195,7 +199,7 @@ class AgentTestResult(TeamModel):
         db_table = "agent_test_results"
         ordering = ("started_at",)
         constraints = (
-            models.UniqueConstraint(fields=("team", "executor", "agent_type"), name="one_result_per_team_and_place"),
+            models.UniqueConstraint(fields=("team", "executor", "profile"), name="one_result_per_profile_and_place"),
         )
 
     def __str__(self) -> str:

@@ -137,7 +137,12 @@ def _make_record(session: TaskSession, user: User, name: str) -> None:
         team=session.task.team, executor=session.executor, agent_type="demo", version=name, seen_at=now
     )
     AgentTestResult.objects.create(
-        team=session.task.team, executor=session.executor, agent_type=f"type-{name}", state="passed", started_at=now
+        team=session.task.team,
+        executor=session.executor,
+        profile=session.agent_profile,
+        agent_type=f"type-{name}",
+        state="passed",
+        started_at=now,
     )
     BackgroundWork.objects.create(session=session, processes=[{"command": "npm run dev"}], count=1, reported_at=now)
     ReviewComment.objects.create(

@@ -13,6 +13,7 @@ from django.apps import apps
 from django.utils import timezone
 
 from executors_app import cleanup
+from executors_app.models import AgentProfile
 from executors_app.plugins import agent_type
 from sessions_app.agents import finished_tests
 from sessions_app.agents.services import agent_login, agent_setup
@@ -118,6 +119,28 @@ def test_test_leaves_no_row_and_no_file_but_its_result(world: World, tmp_path: P
     [place] = agent_setup.agent_places(world.ada, [agent_type("demo")], [world.executor])
     assert place.worked_at is not None
     assert finished_tests.delete_finished_tests() == finished_tests.DeletedTests()
+
+
+def test_each_profile_has_its_own_test_and_result(world: World, tmp_path: Path) -> None:
+    kind, place = agent_type("demo"), (world.team, world.executor)
+    other = AgentProfile.objects.create(name="Another demo", agent_type="demo", team=world.team)
+    first, second = start(world), agent_setup.start_test(world.ada, kind, *place, profile=world.profile)
+    assert (first.agent_profile, second.agent_profile) == (other, world.profile)
+    assert agent_setup.start_test(world.ada, kind, *place, profile=world.profile) == second
+    assert agent_setup.newest_test(kind, *place, other) == first
+    finish(second, tmp_path)
+    let_time_pass()
+    delete_finished()
+    tested = agent_setup.newest_result(kind, *place, world.profile)
+    assert tested is not None
+    assert tested.reply == "Hello there"
+    assert agent_setup.newest_result(kind, *place, other) == agent_setup.test_result(first)
+    finish(first, tmp_path)
+    let_time_pass()
+    delete_finished()
+    assert AgentTestResult.objects.filter(profile__in=(other, world.profile)).count() == 2
+    other.delete()
+    assert AgentTestResult.objects.count() == 1
 
 
 def test_test_is_kept_while_it_runs_or_is_looked_at_or_was_just_there(world: World, tmp_path: Path) -> None:

@@ -100,12 +100,13 @@ class AgentTypeLoginView(ApiView):
     def answer(self, name: str, place: dict[str, Any], status: int = 200) -> Response:
         """Return the document of this place."""
         kind, team, executor = _known_type(name), place["team"], place["executor"]
-        argv = agent_login.profile_argv(agent_setup.profile_for(kind, team), kind, executor.runtime)
+        profile = agent_setup.profile_for(kind, team)
+        argv = agent_login.profile_argv(profile, kind, executor.runtime)
         reported = agent_login.reported_at(team.pk, executor.pk, kind.name)
-        newest = agent_setup.newest_evidence(kind, team, executor)
+        newest = agent_setup.newest_evidence(kind, team, executor, profile)
         session = newest if isinstance(newest, TaskSession) else None
-        published = agent_login.published_in_test(kind, team, executor)
-        last = agent_login.login_of_test(kind, team, executor)
+        published = agent_login.published_in_test(kind, team, executor, profile)
+        last = agent_login.login_of_test(kind, team, executor, profile)
         document = agent_login.login_document(kind, reported, argv, session, published=published, last=last)
         return self.show(AgentLoginSerializer, document, status)
 

@@ -80,17 +80,24 @@ def published_logins(session: TaskSession | None) -> PublishedLogins:
     return PublishedLogins(parse_auth_methods(row.auth_methods), row.logs_out, row.auth_at)
 
 
-def published_in_test(kind: AgentType, team: Group, executor: Executor) -> PublishedLogins:
-    """Return what the agent of the team's newest test there published, also after the test was deleted."""
-    newest = agent_setup.newest_evidence(kind, team, executor)
+def published_in_test(
+    kind: AgentType, team: Group, executor: Executor, profile: AgentProfile | None = None
+) -> PublishedLogins:
+    """Return what the agent of the team's newest test there published, also after the test was deleted.
+
+    With ``profile``, only tests of that profile count.
+    """
+    newest = agent_setup.newest_evidence(kind, team, executor, profile)
     if newest is None or isinstance(newest, TaskSession):
         return published_logins(newest)
     return PublishedLogins(parse_auth_methods(newest.auth_methods), newest.logs_out, newest.auth_at)
 
 
-def login_of_test(kind: AgentType, team: Group, executor: Executor) -> dict[str, Any] | None:
-    """Return the last login that was requested in the team's newest test there, also after it was deleted."""
-    newest = agent_setup.newest_evidence(kind, team, executor)
+def login_of_test(
+    kind: AgentType, team: Group, executor: Executor, profile: AgentProfile | None = None
+) -> dict[str, Any] | None:
+    """Return the last login that was requested in the newest such test there, also after it was deleted."""
+    newest = agent_setup.newest_evidence(kind, team, executor, profile)
     if newest is None:
         return None
     if isinstance(newest, TaskSession):
@@ -234,30 +241,49 @@ def _write(transaction: SessionTransaction, by: User, login: dict[str, str]) -> 
     transaction.record_event(LoginRequested(action=login["action"], method=login["method"], by=about["by"]))
 
 
-def log_in_at(user: User, kind: AgentType, team: Group, executor: Executor, method_id: str) -> TaskSession:
+def log_in_at(
+    user: User,
+    kind: AgentType,
+    team: Group,
+    executor: Executor,
+    method_id: str,
+    *,
+    profile: AgentProfile | None = None,
+) -> TaskSession:
     """Log the team's agent in on an executor, in its test session; the login is followed by the test's turn.
 
     Raises as ``request_login``, and as ``agent_setup.start_test``.
     """
-    return _request_at(user, kind, team, executor, action=LoginAction.LOGIN, method_id=method_id)
+    return _request_at(user, kind, team, executor, action=LoginAction.LOGIN, method_id=method_id, profile=profile)
 
 
-def log_out_at(user: User, kind: AgentType, team: Group, executor: Executor) -> TaskSession:
+def log_out_at(
+    user: User, kind: AgentType, team: Group, executor: Executor, *, profile: AgentProfile | None = None
+) -> TaskSession:
     """Log the team's agent out on an executor, in its test session. Raises as ``log_in_at``."""
-    return _request_at(user, kind, team, executor, action=LoginAction.LOGOUT)
+    return _request_at(user, kind, team, executor, action=LoginAction.LOGOUT, profile=profile)
 
 
 def _request_at(
-    user: User, kind: AgentType, team: Group, executor: Executor, *, action: LoginAction, method_id: str = ""
+    user: User,
+    kind: AgentType,
+    team: Group,
+    executor: Executor,
+    *,
+    action: LoginAction,
+    method_id: str = "",
+    profile: AgentProfile | None = None,
 ) -> TaskSession:
     # Checked before the test is created, because one that is refused would count as a test.
     require_write(user, team)
     if not may_operate_in(user, team, executor):
         raise ReadOnly("Only administrators and trusted teams can log agents in or out on this executor.")
-    name = _checked_name(published_in_test(kind, team, executor), action, method_id)
+    # The login runs in a test of the profile whose agent published it.
+    profile = profile or agent_setup.profile_for(kind, team)
+    name = _checked_name(published_in_test(kind, team, executor, profile), action, method_id)
     repository = agent_setup.repository_for_tests(team)
     with atomic():  # a supervisor must not see the test's start without the login
-        session = agent_setup.start_test_in(repository, user, kind, team, executor)
+        session = agent_setup.start_test_in(repository, user, kind, team, executor, profile=profile)
         _request(session.id, user, action, method_id, name)
     return session
 

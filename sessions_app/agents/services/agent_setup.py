@@ -262,20 +262,30 @@ def store_key(user: User, kind: AgentType, team: Group, variable: str, value: st
 # --- tests ---
 
 
-def start_test(user: User, kind: AgentType, team: Group, executor: Executor) -> TaskSession:
-    """Start a test of the team's agent, or return the one that still runs.
+def start_test(
+    user: User, kind: AgentType, team: Group, executor: Executor, *, profile: AgentProfile | None = None
+) -> TaskSession:
+    """Start a test of ``profile``, by default the team's of this type, or return the one that still runs.
 
     Raises ReadOnly, Invalid, Conflict, Throttled, and what creating a session raises.
     """
     require_write(user, team)
-    return start_test_in(repository_for_tests(team), user, kind, team, executor)
+    return start_test_in(repository_for_tests(team), user, kind, team, executor, profile=profile)
 
 
-def start_test_in(repository: Repository, user: User, kind: AgentType, team: Group, executor: Executor) -> TaskSession:
+def start_test_in(
+    repository: Repository,
+    user: User,
+    kind: AgentType,
+    team: Group,
+    executor: Executor,
+    *,
+    profile: AgentProfile | None = None,
+) -> TaskSession:
     """Do the same in the team's ``repository_for_tests``, which is created before any transaction."""
     require_write(user, team)
-    profile = ensure_profile(user, kind, team)
-    running = _of_agent(team, kind, executor).filter(desired_state=DesiredState.RUNNING).first()
+    profile = profile or ensure_profile(user, kind, team)
+    running = _of_agent(team, kind, executor, profile).filter(desired_state=DesiredState.RUNNING).first()
     if running is not None:
         return running
     _test_starts.require(str(user.pk))
@@ -286,13 +296,17 @@ def start_test_in(repository: Repository, user: User, kind: AgentType, team: Gro
         return create_session(user, task, profile, executor, prompt=TEST_PROMPT, policy=Policy.MANUAL)
 
 
-def newest_test(kind: AgentType, team: Group, executor: Executor) -> TaskSession | None:
-    """Return the team's newest test of this type on this executor."""
-    return _of_agent(team, kind, executor).select_related("task", "agent_profile", "executor").first()
+def newest_test(
+    kind: AgentType, team: Group, executor: Executor, profile: AgentProfile | None = None
+) -> TaskSession | None:
+    """Return the team's newest test of this profile, or else of this type, on this executor."""
+    return _of_agent(team, kind, executor, profile).select_related("task", "agent_profile", "executor").first()
 
 
-def _of_agent(team: Group, kind: AgentType, executor: Executor) -> QuerySet[TaskSession]:
+def _of_agent(team: Group, kind: AgentType, executor: Executor, profile: AgentProfile | None) -> QuerySet[TaskSession]:
     rows = test_sessions().filter(task__team=team, agent_profile__agent_type=kind.name, executor=executor)
+    if profile is not None:
+        rows = rows.filter(agent_profile=profile)
     return rows.order_by("-created_at")
 
 
@@ -331,9 +345,11 @@ class TestResult:
     """How the agent ended; empty: it is not known to have ended."""
 
 
-def newest_result(kind: AgentType, team: Group, executor: Executor) -> TestResult | None:
+def newest_result(
+    kind: AgentType, team: Group, executor: Executor, profile: AgentProfile | None = None
+) -> TestResult | None:
     """Return what the newest test has shown so far; None: the agent has not been tested here."""
-    newest = newest_evidence(kind, team, executor)
+    newest = newest_evidence(kind, team, executor, profile)
     if newest is None:
         return None
     if isinstance(newest, TaskSession):
@@ -341,13 +357,19 @@ def newest_result(kind: AgentType, team: Group, executor: Executor) -> TestResul
     return TestResult(None, newest.started_at, newest.state, newest.reply, newest.seconds, newest.error, newest.exit)
 
 
-def newest_evidence(kind: AgentType, team: Group, executor: Executor) -> TaskSession | AgentTestResult | None:
+def newest_evidence(
+    kind: AgentType, team: Group, executor: Executor, profile: AgentProfile | None = None
+) -> TaskSession | AgentTestResult | None:
     """Return the team's newest test there, or what it has shown if it is deleted; None: there was none.
 
-    An earlier test whose session somebody went on with is still there, but says less than a later result.
+    With ``profile``, only its tests count; else all of this type. An earlier test whose session somebody went on with
+    is still there, but says less than a later result.
     """
-    session = newest_test(kind, team, executor)
-    row = AgentTestResult.objects.filter(team=team, executor=executor, agent_type=kind.name).first()
+    session = newest_test(kind, team, executor, profile)
+    rows = AgentTestResult.objects.filter(team=team, executor=executor, agent_type=kind.name)
+    if profile is not None:
+        rows = rows.filter(profile=profile)
+    row = rows.order_by("-started_at").first()
     if session is None or (row is not None and row.started_at > session.created_at):
         return row
     return session

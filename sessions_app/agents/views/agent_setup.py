@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Final
 from urllib.parse import urlencode
 
@@ -17,13 +18,14 @@ from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_GET, require_POST, require_safe
 
 from executors_app.agents import AgentType
-from executors_app.models import Executor
+from executors_app.models import AgentProfile, Executor
 from executors_app.plugins import UnknownPlugin, agent_type
 from sessions_app.accounts.authorization import may_operate, may_operate_in, may_write, writable_teams
 from sessions_app.accounts.requests import UserHttpRequest
 from sessions_app.accounts.team_scope import teams_of
 from sessions_app.agents.services import agent_login, agent_setup
 from sessions_app.agents.services.agent_setup import AgentPlace, ProgramState
+from sessions_app.agents.services.profiles import enabled, profiles_of
 from sessions_app.agents.views.agent_settings import login_progress
 from sessions_app.board.services.tasks import create_session, create_task
 from sessions_app.catalogue.services.offers import default_executor, offered_executors
@@ -67,19 +69,33 @@ def place_label(place: AgentPlace) -> Label:
     return _PROGRAM_LABELS[place.program]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class _Setup:
     """Whose agent is set up, and where."""
 
     kind: AgentType
     team: Group
     executor: Executor
+    chosen_profile: AgentProfile | None = None
+    """The profile that the page is about; None: the one with which the team runs this type."""
+
+    @cached_property
+    def profile(self) -> AgentProfile | None:
+        """The profile that is tested, and that the first task gets; None: there is none yet."""
+        return self.chosen_profile or agent_setup.profile_for(self.kind, self.team)
+
+    @property
+    def query(self) -> str:
+        """This choice as parameters of an address."""
+        values = {"team": self.team.pk, "executor": self.executor.pk}
+        if self.chosen_profile is not None:
+            values["profile"] = self.chosen_profile.pk
+        return urlencode(values)
 
     @property
     def url(self) -> str:
         """The page of this choice."""
-        query = urlencode({"team": self.team.pk, "executor": self.executor.pk})
-        return f"{reverse('agent-setup', args=[self.kind.name])}?{query}"
+        return f"{reverse('agent-setup', args=[self.kind.name])}?{self.query}"
 
 
 def _find_kind(name: str) -> AgentType:
@@ -92,7 +108,7 @@ def _find_kind(name: str) -> AgentType:
 def _chosen(request: UserHttpRequest, name: str) -> _Setup | None:
     """Return the choice of the request, else the first team and the default executor; None if one is missing.
 
-    Raises Http404 for a team that is not the user's and for an unknown executor.
+    Raises Http404 for a team that is not the user's, an unknown executor, and a profile that the team cannot use.
     """
     kind = _find_kind(name)
     values = request.POST
@@ -102,7 +118,11 @@ def _chosen(request: UserHttpRequest, name: str) -> _Setup | None:
     executor = _chosen_executor(values.get("executor", ""))
     if team is None or executor is None:
         return None
-    return _Setup(kind, team, executor)
+    profile = None
+    if values.get("profile"):
+        profiles = enabled(profiles_of(team.pk)).filter(agent_type=kind.name)
+        profile = get_object_or_404(profiles, pk=parse_uuid(values["profile"]))
+    return _Setup(kind, team, executor, profile)
 
 
 def _chosen_team(user: User, team_id: str) -> Group | None:
@@ -141,21 +161,26 @@ def _steps_context(user: User, chosen: _Setup) -> dict[str, Any]:
         "place": place,
         "may_log_in": bool(chosen.kind.login and waiting and may_operate(user, waiting)),
         "program": _PROGRAM_LABELS[place.program],
-        "teams": list(writable_teams(user).order_by("name")),
+        "teams": _offered_teams(user, chosen),
         "executors": list(offered_executors()),
         "repositories": list(repositories.order_by("-created_at")),
         "may_write": may_write(user, chosen.team),
     }
 
 
+def _offered_teams(user: User, chosen: _Setup) -> list[Group]:
+    """Return the teams for which the page can be shown: a profile may belong to one alone."""
+    if chosen.chosen_profile is not None and chosen.chosen_profile.team_id is not None:
+        return [chosen.team]
+    return list(writable_teams(user).order_by("name"))
+
+
 def _login_context(user: User, chosen: _Setup) -> dict[str, Any]:
     """Return the ways to log in that the agent of the newest test published, and no other session's agent."""
-    profile = agent_setup.profile_for(chosen.kind, chosen.team)
-    argv = agent_login.profile_argv(profile, chosen.kind, chosen.executor.runtime)
+    argv = agent_login.profile_argv(chosen.profile, chosen.kind, chosen.executor.runtime)
     may_authenticate = may_operate_in(user, chosen.team, chosen.executor)
-    published = agent_login.published_in_test(chosen.kind, chosen.team, chosen.executor)
+    published = agent_login.published_in_test(chosen.kind, chosen.team, chosen.executor, chosen.profile)
     return {
-        "profile": profile,
         "methods": agent_login.login_methods(published, argv),
         "reported_at": published.at,
         "may_authenticate": may_authenticate,
@@ -164,14 +189,15 @@ def _login_context(user: User, chosen: _Setup) -> dict[str, Any]:
 
 
 def _test_context(chosen: _Setup) -> dict[str, Any]:
-    result = agent_setup.newest_result(chosen.kind, chosen.team, chosen.executor)
+    result = agent_setup.newest_result(chosen.kind, chosen.team, chosen.executor, chosen.profile)
     if result is None:
         return {"chosen": chosen, "result": None}
+    login = agent_login.login_of_test(chosen.kind, chosen.team, chosen.executor, chosen.profile)
     return {
         "chosen": chosen,
         "result": result,
         "result_label": _RESULT_LABELS[result.state],
-        "login": login_progress(agent_login.login_of_test(chosen.kind, chosen.team, chosen.executor)),
+        "login": login_progress(login),
         "sent": agent_setup.TEST_PROMPT,
     }
 
@@ -187,7 +213,7 @@ def agent_test_updates(request: UserHttpRequest, name: str) -> JsonResponse:
 
 
 def _test(request: UserHttpRequest, chosen: _Setup) -> str:
-    agent_setup.start_test(request.user, chosen.kind, chosen.team, chosen.executor)
+    agent_setup.start_test(request.user, chosen.kind, chosen.team, chosen.executor, profile=chosen.chosen_profile)
     return f"{chosen.url}#test"
 
 
@@ -201,12 +227,12 @@ def _store_key(request: UserHttpRequest, chosen: _Setup) -> str:
 
 def _log_in(request: UserHttpRequest, chosen: _Setup) -> str:
     method = request.POST.get("method", "")
-    agent_login.log_in_at(request.user, chosen.kind, chosen.team, chosen.executor, method)
+    agent_login.log_in_at(request.user, chosen.kind, chosen.team, chosen.executor, method, profile=chosen.profile)
     return f"{chosen.url}#test"
 
 
 def _log_out(request: UserHttpRequest, chosen: _Setup) -> str:
-    agent_login.log_out_at(request.user, chosen.kind, chosen.team, chosen.executor)
+    agent_login.log_out_at(request.user, chosen.kind, chosen.team, chosen.executor, profile=chosen.profile)
     return f"{chosen.url}#test"
 
 
@@ -227,7 +253,7 @@ def _start_task(request: UserHttpRequest, chosen: _Setup) -> str:
     repository = repositories.filter(pk=parse_uuid(request.POST.get("repository", ""))).first()  # type: ignore[misc]
     if repository is None:
         raise Invalid("Choose a repository.", field="repository")
-    profile = agent_setup.ensure_profile(request.user, chosen.kind, chosen.team)
+    profile = chosen.chosen_profile or agent_setup.ensure_profile(request.user, chosen.kind, chosen.team)
     title = text.strip().splitlines()[0][:TITLE_LIMIT]
     values = {"title": title, "description": text, "team": chosen.team, "repository": repository}
     task = create_task(request.user, values)

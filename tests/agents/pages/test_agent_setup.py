@@ -110,6 +110,25 @@ def test_second_test_joins_the_one_that_runs(ada: Client, world: World) -> None:
     assert "Running" in ada.get("/agents/demo/").text
 
 
+def test_profile_of_the_page_is_the_one_that_is_tested(ada: Client, bob: Client, world: World) -> None:
+    AgentProfile.objects.create(name="The team’s own", agent_type="demo", team=world.team)
+    newer = AgentProfile.objects.create(name="Newer", agent_type="demo", team=world.team)
+    link = f'href="/agents/demo/?team={world.team.pk}&amp;profile={newer.pk}#test"'
+    assert link in ada.get("/settings/agents/").text
+    page = ada.get(f"/agents/demo/?team={world.team.pk}&profile={newer.pk}")
+    assert "with the agent profile <strong>Newer</strong>" in page.text
+    assert page.text.count(f'name="profile" value="{newer.pk}"') >= 2, "each form keeps it"
+    answer = ada.post("/agents/demo/test/", {"team": world.team.pk, "profile": newer.pk})
+    assert f"profile={newer.pk}" in answer.headers["Location"]
+    assert TaskSession.objects.get().agent_profile == newer
+    assert "Running" in ada.get(answer.headers["Location"]).text
+    assert "Not tested yet." in ada.get("/agents/demo/").text
+    assert ada.get(f"/agents/codex/?profile={newer.pk}").status_code == 404, "another type"
+    assert bob.get(f"/agents/demo/?profile={newer.pk}").status_code == 404, "another team"
+    AgentProfile.objects.filter(pk=newer.pk).update(disabled_at=timezone.now())
+    assert ada.post("/agents/demo/test/", {"profile": newer.pk}).status_code == 404
+
+
 def test_passed_test_shows_the_reply_and_is_stopped(ada: Client, world: World) -> None:
     session = started_test(ada)
     ingest_lines(session, accepted(session), {"kind": "message.agent", "text": "Hello <b>you</b>"})
