@@ -106,6 +106,10 @@ class AgentProfile(models.Model):
     """What sessions without a policy of their own do with them; empty: ``KANDEV_BACKGROUND_PROCESSES``."""
     disabled_at = models.DateTimeField(null=True, blank=True, editable=False)
     """Since when no new session may use it; its sessions go on. None: it is enabled."""
+    disabled_by = models.CharField(max_length=150, blank=True, default="", db_default="", editable=False)
+    """The name of the user who disabled it; empty: it is enabled, or was disabled before this was recorded."""
+    disabled_by_staff = models.BooleanField(default=False, db_default=False, editable=False)
+    """Whether that user was staff: then only staff can enable it."""
     created_at = models.DateTimeField(auto_now_add=True)
 
     class Meta:
@@ -196,6 +200,10 @@ class Executor(models.Model):
     """Whether staff have made it the default. Without one, it is the oldest: a new executor is never the default."""
     disabled_at = models.DateTimeField(null=True, blank=True, editable=False)
     """Since when no new session may use it; its sessions go on. None: it is enabled."""
+    disabled_by = models.CharField(max_length=150, blank=True, default="", db_default="", editable=False)
+    """The name of the user who disabled it; empty: it is enabled, or was disabled before this was recorded."""
+    disabled_by_staff = models.BooleanField(default=False, db_default=False, editable=False)
+    """Whether that user was staff: then only staff can enable it."""
     created_at = models.DateTimeField(auto_now_add=True)
 
     class Meta:

@@ -11,13 +11,26 @@ from django.contrib.auth.models import Group
 
 from executors_app.agents import AgentType
 from executors_app.encryption import SecretUnreadable
-from executors_app.form_fields import HostsField, LinesField, SecretInput, VariablesField, WordsField
+from executors_app.form_fields import HostsField, LinesField, SecretInput, SecretLines, VariablesField, WordsField
 from executors_app.mcp_servers import ANY_PROGRAM
 from executors_app.models import AgentProfile
+from sessions_app.agents.forms import McpServerForm
 
 KEY_LIMIT: Final = 8_192
 _YES_NO: Final = (("", "As the agent type declares"), ("yes", "Yes"), ("no", "No"))
 _ANSWERS: Final[Mapping[str, bool | None]] = {"": None, "yes": True, "no": False}
+
+
+class ProfileServerForm(McpServerForm):
+    """The form for an MCP server of a profile, whose values are secrets."""
+
+    values = forms.CharField(
+        required=False,
+        max_length=100_000,
+        widget=SecretLines(),
+        label="Headers or variables",
+        help_text="One per line, as NAME=value. They are encrypted and never shown again.",
+    )
 
 
 @dataclass(frozen=True, slots=True)

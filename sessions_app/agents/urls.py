@@ -16,6 +16,7 @@ urlpatterns = [
     path("settings/agents/new/<slug:name>/", profile_settings.add_profile, name="settings-profile-add"),
     path(_PROFILE, profile_settings.edit_profile, name="settings-profile-of-agent"),
     path(_PROFILE + "delete/", profile_settings.confirm_profile_deletion, name="settings-profile-delete"),
+    path(_PROFILE + "servers/", profile_settings.put_profile_server, name="settings-profile-servers"),
     path(_PROFILE + "<str:action>/", profile_settings.act_on_profile, name="settings-profile-action"),
     path("agents/", agents.list_agents, name="agents"),
     path("agents/<slug:name>/", agent_setup.show_agent_setup, name="agent-setup"),
@@ -36,6 +37,7 @@ api_urlpatterns = [
     path("agent-types/<slug:name>/login/", api.AgentTypeLoginView.as_view()),
     path("agent-types/<slug:name>/logout/", api.AgentTypeLogoutView.as_view()),
     path("agent-profiles/", api.AgentProfileListCreateView.as_view()),
+    path("agent-profiles/<uuid:profile_id>/", api.AgentProfileDetailView.as_view()),
     path("teams/<int:team_id>/mcp-servers/", api.TeamMcpServerListView.as_view()),
     path("repositories/<uuid:repository_id>/mcp-servers/", api.RepositoryMcpServerListView.as_view()),
 ]

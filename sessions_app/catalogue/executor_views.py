@@ -208,12 +208,12 @@ def _make_default(executor: Executor, by: User) -> str:
 
 
 def _disable(executor: Executor, by: User) -> str:
-    executor_settings.disable_executor(executor.pk, by)
+    executor_settings.set_disabled(executor.pk, by, disabled=True)
     return f"{executor.name} is disabled: no new session can use it. Sessions that it has go on."
 
 
 def _enable(executor: Executor, by: User) -> str:
-    executor_settings.enable_executor(executor.pk, by)
+    executor_settings.set_disabled(executor.pk, by, disabled=False)
     return f"{executor.name} is enabled."
 
 

@@ -207,9 +207,17 @@ API: Final[Mapping[str, Methods]] = {
     "api/v1/agent-profiles/": {"get": known(), "post": staff_writes(201, name="x", agent_type="demo")},
     "api/v1/hosts/": {"get": Row((401, 403, 403, 403, 200))},
     "api/v1/hosts/<int:host_id>/<str:action>/": {"post": staff_writes(404).at(host_id="999", action="cordon")},
+    "api/v1/agent-profiles/<uuid:profile_id>/": {
+        "get": Row((401, 404, 200, 200, 200)),
+        "patch": Row((401, 404, 403, 403, 200), {"name": "Another"}),
+    },
     "api/v1/executors/": {"get": known(), "post": staff_writes(201, name="x", runtime="local_standalone")},
     "api/v1/executors/running/": {"get": known()},
-    "api/v1/executors/<uuid:executor_id>/": {"get": known(), "delete": staff_writes(409)},
+    "api/v1/executors/<uuid:executor_id>/": {
+        "get": known(),
+        "patch": staff_writes(200, max_live=3),
+        "delete": staff_writes(409),
+    },
     "api/v1/executors/<uuid:executor_id>/probe/": {"post": Row((401, 403, 403, 403, 200))},
     "api/v1/usage/": {"get": known()},
     "api/v1/search/": {"get": known()},
@@ -363,6 +371,7 @@ PAGES: Final[Mapping[str, Methods]] = {
     },
     "settings/agents/<uuid:profile_id>/": {"get": team_managers(200), "post": team_managers(422)},
     "settings/agents/<uuid:profile_id>/delete/": {"get": page_staff(200), "post": page_staff(409)},
+    "settings/agents/<uuid:profile_id>/servers/": {"get": page(405), "post": page_staff(422)},
     "settings/agents/<uuid:profile_id>/<str:action>/": {
         "get": page(405).at(action="disable"),
         "post": team_managers(302).at(action="disable"),

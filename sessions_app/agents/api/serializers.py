@@ -18,6 +18,7 @@ from executors_app.wire.protocol import LoginAction, LoginState
 from sessions_app.agents.models import APPLIED, REFUSED, WAITING
 from sessions_app.agents.services import agent_login
 from sessions_app.agents.services.mcp_servers import REASONS, Level
+from sessions_app.agents.services.profile_settings import STAFF_FIELDS, version_of
 from sessions_app.api.serializers.common import (
     ArgvField,
     SizedDictField,
@@ -313,6 +314,7 @@ class ProfileSerializer(StrictModelSerializer):
     secret_hosts = SecretHostsField(read_only=True)
     env = serializers.SerializerMethodField()
     mcp_servers = serializers.SerializerMethodField()
+    version = serializers.SerializerMethodField(help_text="Identifies the present settings.")
 
     # Written here, because the schema of a read-only field of a model leaves out the empty value.
     background_policy = serializers.ChoiceField(
@@ -343,9 +345,16 @@ class ProfileSerializer(StrictModelSerializer):
             "memory_check",
             "background_policy",
             "disabled_at",
+            "disabled_by",
+            "disabled_by_staff",
+            "version",
             "created_at",
         )
         read_only_fields = fields
+
+    def get_version(self, profile: AgentProfile) -> str:
+        """Return the version to change the settings with."""
+        return version_of(profile)
 
     def get_env(self, profile: AgentProfile) -> list[str]:
         """Return the names of its variables; none if they cannot be decrypted."""
@@ -362,10 +371,9 @@ class ProfileSerializer(StrictModelSerializer):
             return []
 
 
-class NewProfileSerializer(StrictModelSerializer):
-    """The values of a new agent profile; without a team it is shared by all teams."""
+class _ProfileValuesSerializer(StrictModelSerializer):
+    """The values of an agent profile that are written."""
 
-    team = TeamField(required=False, allow_null=True)
     command = ArgvField(required=False)
     args = ArgvField(required=False)
     additional_directories = ArgvField(required=False)
@@ -380,9 +388,7 @@ class NewProfileSerializer(StrictModelSerializer):
 
     class Meta:
         model = AgentProfile
-        fields = tuple(
-            name for name in ProfileSerializer.Meta.fields if name not in {"id", "disabled_at", "created_at"}
-        )
+        fields: tuple[str, ...] = STAFF_FIELDS
 
     def validate_env(self, env: dict[str, str]) -> dict[str, str]:
         """Check that the names are valid names of environment variables."""
@@ -394,7 +400,27 @@ class NewProfileSerializer(StrictModelSerializer):
         check_mcp_servers(servers)
         return servers
 
+
+class NewProfileSerializer(_ProfileValuesSerializer):
+    """The values of a new agent profile; without a team it is shared by all teams."""
+
+    team = TeamField(required=False, allow_null=True)
+
+    class Meta(_ProfileValuesSerializer.Meta):
+        fields = ("team", "agent_type", *STAFF_FIELDS)
+
     def validate(self, attrs: dict[str, Any]) -> dict[str, Any]:
         """Validate with the model, which knows the agent types."""
         AgentProfile(**attrs).clean()
         return attrs
+
+
+class ProfileChangeSerializer(StrictSerializer, _ProfileValuesSerializer):
+    """Changes of a profile's settings; with ``version``, they are saved only over that version."""
+
+    disabled = serializers.BooleanField(required=False, help_text="Disabled: no new session can use it.")
+    version = StrictCharField(required=False, max_length=64)
+
+    class Meta(_ProfileValuesSerializer.Meta):
+        fields = (*STAFF_FIELDS, "disabled", "version")
+        extra_kwargs = {"name": {"required": False}}

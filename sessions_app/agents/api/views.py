@@ -15,7 +15,6 @@ from rest_framework.response import Response
 from executors_app.agents import AgentType
 from executors_app.models import AgentProfile
 from executors_app.plugins import UnknownPlugin, agent_type, listed_agent_types
-from sessions_app.accounts.audit import record_change
 from sessions_app.accounts.requests import UserRequest
 from sessions_app.accounts.teams import visible_teams
 from sessions_app.agents.api.serializers import (
@@ -28,9 +27,10 @@ from sessions_app.agents.api.serializers import (
     PlaceLoginSerializer,
     PlaceQuerySerializer,
     PlaceSerializer,
+    ProfileChangeSerializer,
     ProfileSerializer,
 )
-from sessions_app.agents.services import agent_login, agent_setup, mcp_servers
+from sessions_app.agents.services import agent_login, agent_setup, mcp_servers, profile_settings
 from sessions_app.agents.services.profiles import visible_profiles
 from sessions_app.api.base_views import ApiView, SessionApiView, StaffWritePermission, TeamManagerWritePermission
 from sessions_app.api.serializers.common import document_responses
@@ -218,7 +218,35 @@ class AgentProfileListCreateView(ApiView):
     def post(self, request: UserRequest) -> Response:
         """Create an agent profile. Staff only, because a profile can name an executable."""
         values = self.body(NewProfileSerializer, any_team=True)
+        return self.show(ProfileSerializer, profile_settings.add_profile(values, request.user), 201)
+
+
+class AgentProfileDetailView(ApiView):
+    """One agent profile."""
+
+    @document_responses({200: ProfileSerializer}, 404)
+    def get(self, request: UserRequest, profile_id: uuid.UUID) -> Response:
+        """Return an agent profile that your teams can use; staff see all."""
+        return self.show(ProfileSerializer, self._find(request, profile_id))
+
+    @document_responses({200: ProfileSerializer}, 400, 403, 404, 409, request=ProfileChangeSerializer)
+    def patch(self, request: UserRequest, profile_id: uuid.UUID) -> Response:
+        """Change settings of an agent profile, disable or enable it.
+
+        Staff change everything but type and team. The admins of its own team change name, model, mode, background
+        policy and memory check, and enable only what staff did not disable (`disabled_by_staff`). With `version`, it is
+        saved only over that version, else 409 `settings_changed`. `env` and `mcp_servers` replace what is stored.
+        """
+        profile = self._find(request, profile_id)
+        values = self.body(ProfileChangeSerializer)
+        version, disabled = values.pop("version", None), values.pop("disabled", None)
         with transaction.atomic():
-            made = AgentProfile.objects.create(**values)
-            record_change(request.user, made, "Added.")
-        return self.show(ProfileSerializer, made, 201)
+            profile = profile_settings.change_profile(profile.pk, values, version, request.user)
+            if disabled is not None:
+                profile = profile_settings.set_disabled(profile.pk, request.user, disabled=disabled)
+        return self.show(ProfileSerializer, profile)
+
+    @staticmethod
+    def _find(request: UserRequest, profile_id: uuid.UUID) -> AgentProfile:
+        found: AgentProfile = get_object_or_404(profile_settings.listed_profiles(request.user), pk=profile_id)
+        return found

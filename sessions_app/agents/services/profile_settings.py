@@ -11,13 +11,12 @@ import hashlib
 import json
 import uuid
 from collections.abc import Collection, Mapping
+from contextlib import suppress
 from typing import Any, Final
 
 from django.contrib.auth.models import User
-from django.core.exceptions import ValidationError
 from django.db import transaction
 from django.db.models import QuerySet
-from django.utils import timezone
 from django.utils.crypto import salted_hmac
 
 from executors_app.encryption import SecretUnreadable
@@ -25,9 +24,10 @@ from executors_app.mcp_servers import check_mcp_servers
 from executors_app.models import AgentProfile, check_env
 from sessions_app.accounts.audit import record_change
 from sessions_app.accounts.authorization import may_manage
+from sessions_app.accounts.guarded_settings import SettingsRules, add_row, change_row, lock_row, set_row_disabled
 from sessions_app.agents.services.profiles import visible_profiles
 from sessions_app.kernel.rules.wording import describe_uses
-from sessions_app.kernel.services.errors import Invalid, NotFound, ProfileInUse, ReadOnly, SettingsChanged
+from sessions_app.kernel.services.errors import Invalid, NotFound, ProfileInUse, ReadOnly
 from sessions_app.models import TaskSession
 from sessions_app.workflows.models import Workflow, WorkflowRun
 
@@ -76,55 +76,64 @@ def version_of(profile: AgentProfile) -> str:
     return hashlib.sha256(json.dumps([open_values, digest], sort_keys=True).encode()).hexdigest()[:32]
 
 
+class _ProfileRules(SettingsRules[AgentProfile]):
+    """The rules of agent profiles."""
+
+    model = AgentProfile
+    called = "agent profile"
+
+    def fields_for(self, user: User, row: AgentProfile) -> Collection[str]:
+        """Return what a user may change."""
+        return fields_for(user, row)
+
+    def version_of(self, row: AgentProfile) -> str:
+        """Return what identifies the settings as they are now."""
+        return version_of(row)
+
+    def validate(self, row: AgentProfile) -> None:
+        """Raise ValidationError for values that no profile may have."""
+        row.full_clean(exclude=("env", "mcp_servers", "former_secrets", "team"))
+        with suppress(SecretUnreadable):  # what nobody can read stays as it is
+            check_env(row.env)
+            check_mcp_servers(row.mcp_servers)
+
+
+_RULES: Final = _ProfileRules()
+
+
 def add_profile(values: Mapping[str, Any], by: User) -> AgentProfile:
     """Add a profile. Raises ReadOnly for anybody but staff, and Invalid."""
     if not by.is_staff:
         raise ReadOnly("Only administrators can add agent profiles.")
-    profile = AgentProfile(**values)
-    _check(profile)
-    with transaction.atomic():
-        profile.save(force_insert=True)
-        record_change(by, profile, "Added.")
-    return profile
+    return add_row(_RULES, AgentProfile(**values), by)
 
 
-def change_profile(profile_id: uuid.UUID, values: Mapping[str, Any], version: str, by: User) -> AgentProfile:
-    """Change the values of a profile as it was shown. Raises NotFound, ReadOnly, SettingsChanged, Invalid."""
-    with transaction.atomic():
-        profile = _lock(profile_id)
-        allowed = fields_for(by, profile)
-        if not allowed or not set(values) <= set(allowed):
-            raise ReadOnly("You may not change this of this agent profile.")
-        if version_of(profile) != version:
-            raise SettingsChanged
-        changed = [name for name, value in values.items() if _differs(profile, name, value)]
-        for name in changed:
-            setattr(profile, name, values[name])
-        _check(profile)
-        if changed:
-            profile.save(update_fields=changed)
-            record_change(by, profile, f"Changed {', '.join(changed)}.")
-    return profile
+def change_profile(profile_id: uuid.UUID, values: Mapping[str, Any], version: str | None, by: User) -> AgentProfile:
+    """Change the values of a profile, with ``version`` as it was shown.
 
-
-def _differs(profile: AgentProfile, name: str, value: Any) -> bool:
-    try:
-        return bool(getattr(profile, name) != value)
-    except SecretUnreadable:
-        return True
+    Raises NotFound, ReadOnly, SettingsChanged, Invalid.
+    """
+    return change_row(_RULES, profile_id, values, by, version)
 
 
 def set_disabled(profile_id: uuid.UUID, by: User, *, disabled: bool) -> AgentProfile:
-    """Let no new session use it, or let them again; its sessions go on. Raises NotFound, ReadOnly."""
-    with transaction.atomic():
-        profile = _lock(profile_id)
-        if not fields_for(by, profile):
-            raise ReadOnly("You may not change this agent profile.")
-        if (profile.disabled_at is not None) != disabled:
-            profile.disabled_at = timezone.now() if disabled else None
-            profile.save(update_fields=["disabled_at"])
-            record_change(by, profile, "Disabled." if disabled else "Enabled.")
-    return profile
+    """Let no new session use it, or let them again; its sessions go on. Raises NotFound, ReadOnly, DisabledByStaff."""
+    return set_row_disabled(_RULES, profile_id, by, disabled=disabled)
+
+
+def put_mcp_server(profile_id: uuid.UUID, server: Mapping[str, Any], version: str, by: User) -> AgentProfile:
+    """Add an MCP server to a profile as it was shown, or replace the one of its name.
+
+    Raises NotFound, ReadOnly, SettingsChanged, Invalid.
+    """
+    profile = AgentProfile.objects.filter(pk=profile_id).first()
+    if profile is None:
+        raise NotFound
+    try:
+        others = [each for each in profile.mcp_servers if each.get("name") != server["name"]]
+    except SecretUnreadable as error:
+        raise Invalid("Its MCP servers cannot be decrypted. Remove them first.") from error
+    return change_profile(profile_id, {"mcp_servers": [*others, dict(server)]}, version, by)
 
 
 def uses_of_profile(profile: AgentProfile) -> dict[str, int]:
@@ -139,7 +148,7 @@ def uses_of_profile(profile: AgentProfile) -> dict[str, int]:
 def delete_profile(profile_id: uuid.UUID, by: User) -> None:
     """Delete a profile that nothing uses, with its secrets. Raises NotFound, ReadOnly, ProfileInUse."""
     with transaction.atomic():
-        profile = _lock(profile_id)
+        profile = lock_row(_RULES, profile_id)
         if not by.is_staff:
             raise ReadOnly("Only administrators can delete agent profiles.")
         uses = uses_of_profile(profile)
@@ -147,30 +156,3 @@ def delete_profile(profile_id: uuid.UUID, by: User) -> None:
             raise ProfileInUse(f"{profile.name} is used by {describe_uses(uses)}. Disable it instead.", **uses)
         record_change(by, profile, "Deleted.")
         profile.delete()
-
-
-def _lock(profile_id: uuid.UUID) -> AgentProfile:
-    profile = AgentProfile.objects.select_for_update().filter(pk=profile_id).first()
-    if profile is None:
-        raise NotFound
-    return profile
-
-
-def _check(profile: AgentProfile) -> None:
-    """Raise Invalid, with the field, for values that no profile may have."""
-    try:
-        profile.full_clean(exclude=("env", "mcp_servers", "former_secrets", "team"))
-        _check_secrets(profile)
-    except ValidationError as error:
-        if not hasattr(error, "error_dict"):
-            raise Invalid(error.messages[0]) from error
-        field, messages = next(iter(error.message_dict.items()))
-        raise Invalid(messages[0], field=field) from error
-
-
-def _check_secrets(profile: AgentProfile) -> None:
-    try:
-        check_env(profile.env)
-        check_mcp_servers(profile.mcp_servers)
-    except SecretUnreadable:
-        return  # what nobody can read stays as it is

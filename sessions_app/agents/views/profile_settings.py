@@ -21,12 +21,13 @@ from executors_app.models import PROFILE_SECRETS, AgentProfile
 from executors_app.plugins import UnknownPlugin, agent_type, listed_agent_types, missing_programs
 from sessions_app.accounts.audit import recent_changes
 from sessions_app.accounts.authorization import managed_teams
+from sessions_app.accounts.guarded_settings import may_enable
 from sessions_app.accounts.requests import UserHttpRequest
 from sessions_app.accounts.views.settings import render_settings
-from sessions_app.agents.profile_forms import ProfileForm, initial_of, stored_names
+from sessions_app.agents.profile_forms import ProfileForm, ProfileServerForm, initial_of, stored_names
 from sessions_app.agents.services import profile_settings
 from sessions_app.kernel.rules.wording import describe_uses
-from sessions_app.kernel.services.errors import ReadOnly, SessionsError, SettingsChanged
+from sessions_app.kernel.services.errors import DisabledByStaff, ReadOnly, SessionsError, SettingsChanged
 from sessions_app.sessions.rules.situation_facts import Label
 
 SECTION: Final = "settings-agents"
@@ -36,6 +37,10 @@ POPULAR: Final = ("claude_code", "codex", "opencode", "gemini", "copilot", "goos
 WITHOUT_A_PROGRAM: Final = ("demo", "custom_acp", "openai_chat")
 MAX_PROFILES: Final = 200
 SEARCH_LIMIT: Final = 100
+_RESULTS: Final = {
+    "disable": "{} is disabled: no new session can use it. Sessions that have it go on.",
+    "enable": "{} is enabled.",
+}
 _INVALID: Final = 422
 _CONFLICT: Final = 409
 
@@ -55,6 +60,7 @@ class ProfileRow:
     profile: AgentProfile
     kind: AgentType | None
     may_edit: bool
+    may_enable: bool
 
     @property
     def title(self) -> str:
@@ -79,9 +85,12 @@ def list_profile_settings(request: UserHttpRequest) -> HttpResponse:
     """List the agent profiles that the user can use, or as staff all of them; disabled ones last."""
     managed = set(managed_teams(request.user).values_list("pk", flat=True))
     profiles = profile_settings.listed_profiles(request.user).defer(*PROFILE_SECRETS)[:MAX_PROFILES]
-    rows = [
-        ProfileRow(row, _kind_of(row.agent_type), request.user.is_staff or row.team_id in managed) for row in profiles
-    ]
+    rows = []
+    for profile in profiles:
+        may_edit = request.user.is_staff or profile.team_id in managed
+        rows.append(
+            ProfileRow(profile, _kind_of(profile.agent_type), may_edit, may_edit and may_enable(request.user, profile))
+        )
     rows.sort(key=lambda row: row.profile.disabled_at is not None)
     return render_settings(request, "agents/profiles.html", SECTION, {"rows": rows})
 
@@ -183,6 +192,7 @@ def _render_form(
     *,
     version: str | None = None,
     conflict: str = "",
+    server_form: ProfileServerForm | None = None,
 ) -> HttpResponse:
     """Render the form; after a ``conflict`` with what is stored now beside what was entered, but never a secret."""
     stored: list[tuple[str, Any]] = []
@@ -206,6 +216,8 @@ def _render_form(
         "stored": stored,
         "changes": recent_changes(profile),
         "may_delete": request.user.is_staff,
+        "may_enable": may_enable(request.user, profile),
+        "server_form": server_form or ProfileServerForm(auto_id="server-%s"),
     }
     return render_settings(request, "agents/profile_form.html", SECTION, context, status)
 
@@ -237,6 +249,34 @@ def confirm_profile_deletion(request: UserHttpRequest, profile_id: uuid.UUID) ->
     return render_settings(request, "agents/profile_delete.html", SECTION, context, status)
 
 
+@sensitive_post_parameters("values", "target")
+@never_cache
+@require_POST
+def put_profile_server(request: UserHttpRequest, profile_id: uuid.UUID) -> HttpResponse:
+    """Add an MCP server to a profile, or replace the one of its name."""
+    _require_staff(request)
+    profile = _find(request, profile_id)
+    version = request.POST.get("version", "")
+    servers = ProfileServerForm(request.POST, auto_id="server-%s")
+    status = _INVALID
+    if servers.is_valid():
+        try:
+            profile_settings.put_mcp_server(profile.pk, servers.server(), version, request.user)
+        except ValueError as error:
+            servers.add_error("target", f"This is not a valid command: {error}.")
+        except SettingsChanged as error:
+            servers.add_error(None, error.message)
+            status, version = _CONFLICT, profile_settings.version_of(profile)
+        except SessionsError as error:
+            servers.add_error(None, error.message)
+        else:
+            messages.success(request, "Saved. It applies from the next start of an agent.")
+            return redirect(PROFILE, profile.pk)
+    allowed = profile_settings.fields_for(request.user, profile)
+    form = ProfileForm(_kind_of(profile.agent_type), allowed, initial=initial_of(profile), profile=profile)
+    return _render_form(request, profile, form, status, version=version, server_form=servers)
+
+
 @require_POST
 def act_on_profile(request: UserHttpRequest, profile_id: uuid.UUID, action: str) -> HttpResponse:
     """Disable or enable a profile; 404 for any other action."""
@@ -247,13 +287,12 @@ def act_on_profile(request: UserHttpRequest, profile_id: uuid.UUID, action: str)
         profile_settings.set_disabled(profile.pk, request.user, disabled=action == "disable")
     except ReadOnly as error:
         raise PermissionDenied from error
+    except DisabledByStaff as error:
+        messages.error(request, error.message)
     except SessionsError as error:
         raise Http404(action) from error
-    if action == "disable":
-        said = f"{profile.name} is disabled: no new session can use it. Sessions that have it go on."
     else:
-        said = f"{profile.name} is enabled."
-    messages.success(request, said)
+        messages.success(request, _RESULTS[action].format(profile.name))
     if request.POST.get("from") == "list":
         return redirect(SECTION)
     return redirect(PROFILE, profile.pk)

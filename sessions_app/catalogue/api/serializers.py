@@ -19,6 +19,7 @@ from sessions_app.api.serializers.common import (
     choice_field,
 )
 from sessions_app.board.api.serializers import BranchField
+from sessions_app.catalogue.services.executor_settings import version_of
 from sessions_app.catalogue.services.repository_settings import repository_version
 from sessions_app.models import Repository
 from sessions_app.placement.services.executor_hosts import find_host
@@ -30,14 +31,19 @@ class ExecutorSerializer(StrictModelSerializer):
     trusted_agents_only = serializers.SerializerMethodField()
     config = serializers.SerializerMethodField()
     host = serializers.SerializerMethodField(help_text="The only host that starts sessions there. For staff only.")
+    version = serializers.SerializerMethodField(help_text="Identifies the present settings.")
 
     class Meta:
         model = Executor
         fields = (
             *("id", "name", "runtime", "config", "max_live", "host", "trusted_agents_only"),
-            *("is_default", "disabled_at", "created_at"),
+            *("is_default", "disabled_at", "disabled_by", "version", "created_at"),
         )
         read_only_fields = fields
+
+    def get_version(self, executor: Executor) -> str:
+        """Return the version to change the settings with."""
+        return version_of(executor)
 
     def get_trusted_agents_only(self, executor: Executor) -> bool:
         """Return whether agents can affect the control plane's machine; true for an unknown runtime, to be safe."""
@@ -74,6 +80,27 @@ class NewExecutorSerializer(StrictModelSerializer):
             attrs["host"] = find_host(attrs["host"])
         Executor(**attrs).clean()
         return attrs
+
+
+class ExecutorChangeSerializer(StrictSerializer, StrictModelSerializer):
+    """Changes of an executor's settings; with ``version``, they are saved only over that version."""
+
+    config = SizedDictField(required=False)
+    is_default = serializers.BooleanField(required=False, help_text="Only true: another one takes over.")
+    disabled = serializers.BooleanField(required=False, help_text="Disabled: no new session can use it.")
+    version = StrictCharField(required=False, max_length=64)
+
+    class Meta:
+        model = Executor
+        fields = ("name", "config", "max_live", "is_default", "disabled", "version")
+        # A name that is taken is found by the service, under its lock.
+        extra_kwargs = {"name": {"required": False, "validators": []}}
+
+    def validate_is_default(self, value: bool) -> bool:
+        """Raise ValidationError for false: there is always a default."""
+        if not value:
+            raise serializers.ValidationError("Make another executor the default instead.")
+        return value
 
 
 class ProbeAnswerSerializer(serializers.Serializer[Any]):

@@ -11,13 +11,13 @@ from django.shortcuts import get_object_or_404
 from rest_framework.response import Response
 
 from executors_app.models import Executor
-from sessions_app.accounts.audit import record_change
 from sessions_app.accounts.requests import UserRequest
 from sessions_app.api.base_views import ApiView, StaffWritePermission, TeamManagerWritePermission
 from sessions_app.api.serializers.common import document_responses
 from sessions_app.catalogue.api.serializers import (
     ExecutionQuerySerializer,
     ExecutionSerializer,
+    ExecutorChangeSerializer,
     ExecutorSerializer,
     NewExecutorSerializer,
     NewRepositorySerializer,
@@ -25,6 +25,7 @@ from sessions_app.catalogue.api.serializers import (
     RepositoryChangeSerializer,
     RepositorySerializer,
 )
+from sessions_app.catalogue.services import executor_settings
 from sessions_app.catalogue.services.executors import (
     UNFINISHED_STATUSES,
     delete_executor,
@@ -54,10 +55,7 @@ class ExecutorListCreateView(ApiView):
     def post(self, request: UserRequest) -> Response:
         """Create an executor. Staff only."""
         values = self.body(NewExecutorSerializer)
-        with transaction.atomic():
-            made = Executor.objects.create(**values)
-            record_change(request.user, made, "Added.")
-        return self.show(ExecutorSerializer, made, 201)
+        return self.show(ExecutorSerializer, executor_settings.add_executor(values, request.user), 201)
 
 
 class ExecutorDetailView(ApiView):
@@ -69,6 +67,25 @@ class ExecutorDetailView(ApiView):
     def get(self, request: UserRequest, executor_id: uuid.UUID) -> Response:
         """Return an executor."""
         return self.show(ExecutorSerializer, get_object_or_404(Executor, id=executor_id))
+
+    @document_responses({200: ExecutorSerializer}, 400, 403, 404, 409, request=ExecutorChangeSerializer)
+    def patch(self, request: UserRequest, executor_id: uuid.UUID) -> Response:
+        """Change name, settings or capacity of an executor, make it the default, disable or enable it. Staff only.
+
+        With `version`, it is saved only over that version, else 409 `settings_changed`. The runtime never changes.
+        """
+        values = self.body(ExecutorChangeSerializer)
+        version, disabled = values.pop("version", None), values.pop("disabled", None)
+        becomes_default = values.pop("is_default", False)
+        with transaction.atomic():
+            executor = executor_settings.change_executor(executor_id, values, version, request.user)
+            if disabled is False:
+                executor = executor_settings.set_disabled(executor_id, request.user, disabled=False)
+            if becomes_default:
+                executor = executor_settings.make_default(executor_id, request.user)
+            if disabled:
+                executor = executor_settings.set_disabled(executor_id, request.user, disabled=True)
+        return self.show(ExecutorSerializer, executor)
 
     @document_responses({204: None}, 404, 409, request=None)
     def delete(self, request: UserRequest, executor_id: uuid.UUID) -> Response:

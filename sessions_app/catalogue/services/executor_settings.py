@@ -1,4 +1,4 @@
-"""Add and change executors, make one the default, and disable them. Callers have checked that the user is staff.
+"""Add and change executors, make one the default, and disable them. Only staff may.
 
 Runtime, address, image and files of an executor become a program, a mount or a connection of the server, so nobody
 else may write them.
@@ -9,18 +9,18 @@ from __future__ import annotations
 import hashlib
 import json
 import uuid
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any, Final
 
 from django.contrib.auth.models import User
 from django.core.exceptions import ValidationError
 from django.db import transaction
-from django.utils import timezone
 
 from executors_app.models import Executor
 from sessions_app.accounts.audit import record_change
+from sessions_app.accounts.guarded_settings import SettingsRules, add_row, change_row, set_row_disabled
 from sessions_app.catalogue.services.offers import default_executor, offered_executors
-from sessions_app.kernel.services.errors import Conflict, DefaultExecutor, Invalid, NotFound, SettingsChanged
+from sessions_app.kernel.services.errors import Conflict, DefaultExecutor, NotFound
 
 EDITED: Final = ("name", "config", "max_live", "host_id")
 """What can be changed later. Another runtime would be another place: its executions would not be found again."""
@@ -32,30 +32,62 @@ def version_of(executor: Executor) -> str:
     return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()[:32]
 
 
+def require_not_default(executor: Executor) -> None:
+    """Raise DefaultExecutor if another one would silently become the default without it."""
+    if executor == default_executor() and offered_executors().exclude(pk=executor.pk).exists():
+        raise DefaultExecutor
+
+
+class _ExecutorRules(SettingsRules[Executor]):
+    """The rules of executors: only staff change them."""
+
+    model = Executor
+    called = "executor"
+
+    def fields_for(self, user: User, row: Executor) -> Collection[str]:
+        """Return what a user may change."""
+        if user.is_staff:
+            return EDITED
+        return ()
+
+    def version_of(self, row: Executor) -> str:
+        """Return what identifies the settings as they are now."""
+        return version_of(row)
+
+    def validate(self, row: Executor) -> None:
+        """Raise ValidationError for values that the runtime refuses, and for a name that is taken."""
+        try:
+            row.full_clean()
+        except ValidationError as error:
+            is_taken = Executor.objects.filter(name=row.name).exclude(pk=row.pk).exists()
+            if "name" in error.message_dict and is_taken:
+                raise ValidationError({"name": "There is an executor with this name already."}) from error
+            raise
+
+    def require_can_be_disabled(self, row: Executor) -> None:
+        """Raise DefaultExecutor if it is the default and there is another."""
+        require_not_default(row)
+
+
+_RULES: Final = _ExecutorRules()
+
+
 def add_executor(values: Mapping[str, Any], by: User) -> Executor:
     """Add an executor, which is not the default before somebody makes it that. Raises Invalid."""
-    executor = Executor(**values)
-    _check(executor)
-    with transaction.atomic():
-        executor.save(force_insert=True)
-        record_change(by, executor, "Added.")
-    return executor
+    return add_row(_RULES, Executor(**values), by)
 
 
-def change_executor(executor_id: uuid.UUID, values: Mapping[str, Any], version: str, by: User) -> Executor:
-    """Change ``EDITED`` values of an executor as it was shown. Raises NotFound, SettingsChanged, Invalid."""
-    with transaction.atomic():
-        executor = _lock(executor_id)
-        if version_of(executor) != version:
-            raise SettingsChanged
-        changed = [name for name in EDITED if name in values and getattr(executor, name) != values[name]]
-        for name in changed:
-            setattr(executor, name, values[name])
-        _check(executor)
-        if changed:
-            executor.save(update_fields=changed)
-            record_change(by, executor, f"Changed {', '.join(changed)}.")
-    return executor
+def change_executor(executor_id: uuid.UUID, values: Mapping[str, Any], version: str | None, by: User) -> Executor:
+    """Change ``EDITED`` values of an executor, with ``version`` as it was shown.
+
+    Raises NotFound, ReadOnly, SettingsChanged, Invalid.
+    """
+    return change_row(_RULES, executor_id, values, by, version)
+
+
+def set_disabled(executor_id: uuid.UUID, by: User, *, disabled: bool) -> Executor:
+    """Let no new session use it, or let them again; its sessions go on. Raises NotFound, ReadOnly, DefaultExecutor."""
+    return set_row_disabled(_RULES, executor_id, by, disabled=disabled)
 
 
 def make_default(executor_id: uuid.UUID, by: User) -> Executor:
@@ -73,50 +105,3 @@ def make_default(executor_id: uuid.UUID, by: User) -> Executor:
             record_change(by, executor, "Made the default.")
     executor.is_default = True
     return executor
-
-
-def disable_executor(executor_id: uuid.UUID, by: User) -> Executor:
-    """Let no new session use it; its sessions go on. Raises NotFound, DefaultExecutor."""
-    with transaction.atomic():
-        executor = _lock(executor_id)
-        require_not_default(executor)
-        if executor.disabled_at is None:
-            executor.disabled_at = timezone.now()
-            executor.save(update_fields=["disabled_at"])
-            record_change(by, executor, "Disabled.")
-    return executor
-
-
-def enable_executor(executor_id: uuid.UUID, by: User) -> Executor:
-    """Let new sessions use it again. Raises NotFound."""
-    with transaction.atomic():
-        executor = _lock(executor_id)
-        if executor.disabled_at is not None:
-            executor.disabled_at = None
-            executor.save(update_fields=["disabled_at"])
-            record_change(by, executor, "Enabled.")
-    return executor
-
-
-def require_not_default(executor: Executor) -> None:
-    """Raise DefaultExecutor if another one would silently become the default without it."""
-    if executor == default_executor() and offered_executors().exclude(pk=executor.pk).exists():
-        raise DefaultExecutor
-
-
-def _lock(executor_id: uuid.UUID) -> Executor:
-    executor = Executor.objects.select_for_update().filter(pk=executor_id).first()
-    if executor is None:
-        raise NotFound
-    return executor
-
-
-def _check(executor: Executor) -> None:
-    """Raise Invalid, with the field, for values that the runtime refuses, and for a name that is taken."""
-    try:
-        executor.full_clean()
-    except ValidationError as error:
-        field, messages = next(iter(error.message_dict.items()))
-        if field == "name" and Executor.objects.filter(name=executor.name).exclude(pk=executor.pk).exists():
-            messages = ["There is an executor with this name already."]
-        raise Invalid(messages[0], field=field) from error

@@ -74,6 +74,10 @@ class SettingsChanged(SessionsError, code="settings_changed"):
     """Someone else has changed these settings meanwhile, so yours were not saved. Compare them, then save again."""
 
 
+class DisabledByStaff(SessionsError, code="disabled_by_staff"):
+    """An administrator has disabled this. Ask one to enable it."""
+
+
 class DefaultExecutor(SessionsError, code="default_executor"):
     """This is the default executor. Make another one the default first."""
 

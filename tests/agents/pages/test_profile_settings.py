@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from django.contrib.admin.models import LogEntry
+from django.contrib.auth.models import User
 from django.test import Client
 
 from executors_app.models import AgentProfile
@@ -140,6 +141,43 @@ def test_admin_of_the_team_changes_what_runs_nothing(admin: Client, profile: Age
     assert admin.post(address(profile, "disable/")).status_code == 302
     assert admin.get(address(profile, "delete/")).status_code == 403
     assert admin.get(f"{LIST}new/").status_code == 403
+
+
+def test_page_says_who_disabled_a_profile_and_who_can_enable_it(admin: Client, profile: AgentProfile) -> None:
+    staff = Client()
+    staff.force_login(User.objects.create_user("root", is_staff=True))
+    admin.post(address(profile, "disable/"))
+    page = admin.get(address(profile)).text
+    assert "and the admins of" in page
+    assert address(profile, "enable/") in page
+    admin.post(address(profile, "enable/"))
+    staff.post(address(profile, "disable/"))
+    page = admin.get(address(profile)).text
+    assert "Only administrators can enable it: ask one." in page
+    assert address(profile, "enable/") not in page + admin.get(LIST).text
+    refused = admin.post(address(profile, "enable/"), follow=True)
+    assert "was disabled by an administrator" in refused.text
+    profile.refresh_from_db()
+    assert profile.disabled_at is not None
+    assert address(profile, "enable/") in staff.get(address(profile)).text
+
+
+def test_mcp_server_is_added_over_the_version_that_was_shown(staff: Client, bob: Client, profile: AgentProfile) -> None:
+    url = "https://docs.example/mcp"
+    servers = {"name": "docs", "kind": "http", "target": url, "values": "Authorization=very-secret"}
+    body = {**servers, "version": profile_settings.version_of(profile)}
+    kept = profile.mcp_servers
+    assert bob.post(address(profile, "servers/"), body).status_code == 403
+    invalid = staff.post(address(profile, "servers/"), {**body, "target": "ftp://x"})
+    assert (invalid.status_code, "very-secret" in invalid.text) == (422, False)
+    page = staff.post(address(profile, "servers/"), body, follow=True)
+    assert "docs" in page.text
+    assert "very-secret" not in page.text
+    late = staff.post(address(profile, "servers/"), {**body, "name": "other"})
+    assert (late.status_code, "meanwhile" in late.text) == (409, True)
+    profile.refresh_from_db()
+    added = {"name": "docs", "type": "http", "url": url, "headers": {"Authorization": "very-secret"}}
+    assert profile.mcp_servers == [*kept, added]
 
 
 def test_shared_profile_belongs_to_staff_and_that_of_another_team_does_not_exist(

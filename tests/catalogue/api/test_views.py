@@ -4,9 +4,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from django.contrib.admin.models import LogEntry
+from django.contrib.auth.models import Group, User
 from rest_framework.test import APIClient
 
 from executors_app.models import AgentProfile, Executor
+from sessions_app.accounts.models import TeamRole
 from sessions_app.models import TaskSession
 from tests.api.world import SECRET, World, client_of
 from tests.placement.hosts import add_supervisor
@@ -182,3 +185,78 @@ def test_sweep_lists_sessions_of_the_users_teams(world: World, api: APIClient) -
     shown = api.get(f"/api/v1/sweeps/{world.sweep.id}/").json()
     assert [(row["session_id"], row["rule"]) for row in shown["sessions"]] == [(str(world.session.id), "reattach")]
     assert client_of(world.stranger).get(f"/api/v1/sweeps/{world.sweep.id}/").json()["sessions"] == []
+
+
+def manager(world: World) -> APIClient:
+    """Return a client of an admin of the team."""
+    admin = User.objects.create(username="manager")
+    admin.groups.add(world.team)
+    TeamRole.objects.create(user=admin, team=world.team, role=TeamRole.Role.ADMIN)
+    return client_of(admin)
+
+
+def test_admin_of_the_team_changes_what_the_settings_page_lets_them_change(
+    world: World, staff: APIClient, api: APIClient
+) -> None:
+    profile = AgentProfile.objects.create(name="Ours", agent_type="codex", team=world.team, env={"KEY": "secret"})
+    admin, address = manager(world), f"{PROFILES}{profile.pk}/"
+    seen = admin.get(address).json()
+    changed = admin.patch(address, {"model": "large", "version": seen["version"]}, format="json")
+    assert (changed.status_code, changed.json()["model"]) == (200, "large")
+    late = staff.patch(address, {"model": "small", "version": seen["version"]}, format="json")
+    assert (late.status_code, late.json()["code"]) == (409, "settings_changed")
+    for body in ({"command": ["sh"]}, {"env": {}}, {"mcp_servers": []}):
+        assert admin.patch(address, body, format="json").status_code == 403
+    assert api.patch(address, {"model": "x"}, format="json").status_code == 403
+    for body in ({"team": None}, {"agent_type": "demo"}, {"args": "x"}, {"gone_patterns": ["("]}):
+        assert staff.patch(address, body, format="json").status_code == 400
+    assert staff.patch(address, {"env": {"KEY": "other"}, "args": ["-v"]}, format="json").status_code == 200
+    profile.refresh_from_db()
+    assert (profile.model, profile.command, profile.args, profile.env) == ("large", [], ["-v"], {"KEY": "other"})
+    lines = LogEntry.objects.filter(object_id=str(profile.pk)).values_list("user__username", "change_message")
+    assert set(lines) == {("manager", "Changed model."), ("staff", "Changed args, env.")}
+
+
+def test_shared_profile_is_changed_by_staff_and_that_of_another_team_is_not_found(
+    world: World, staff: APIClient
+) -> None:
+    shared = AgentProfile.objects.create(name="Shared", agent_type="codex")
+    foreign = AgentProfile.objects.create(
+        name="Foreign", agent_type="codex", team=Group.objects.create(name="Elsewhere")
+    )
+    admin = manager(world)
+    assert admin.get(f"{PROFILES}{shared.pk}/").status_code == 200
+    assert admin.patch(f"{PROFILES}{shared.pk}/", {"name": "Ours"}, format="json").status_code == 403
+    assert admin.patch(f"{PROFILES}{foreign.pk}/", {"name": "Ours"}, format="json").status_code == 404
+    assert staff.patch(f"{PROFILES}{shared.pk}/", {"name": "All of ours"}, format="json").status_code == 200
+
+
+def test_admin_of_the_team_cannot_enable_what_staff_disabled(world: World, staff: APIClient) -> None:
+    profile = AgentProfile.objects.create(name="Ours", agent_type="codex", team=world.team)
+    admin, address = manager(world), f"{PROFILES}{profile.pk}/"
+    for disables, enables, status in ((admin, admin, 200), (admin, staff, 200), (staff, admin, 409)):
+        disabled = disables.patch(address, {"disabled": True}, format="json").json()
+        assert disabled["disabled_by"]
+        assert enables.patch(address, {"disabled": False}, format="json").status_code == status
+    assert admin.patch(address, {"disabled": True}, format="json").json()["disabled_by"] == "staff"
+    refused = admin.patch(address, {"disabled": False}, format="json").json()
+    assert refused["code"] == "disabled_by_staff"
+    assert staff.patch(address, {"disabled": False}, format="json").json()["disabled_by"] == ""
+
+
+def test_staff_change_an_executor_over_the_version_that_they_saw(world: World, staff: APIClient) -> None:
+    address = f"{EXECUTORS}{world.executor.pk}/"
+    seen = staff.get(address).json()["version"]
+    assert staff.patch(address, {"max_live": 3, "version": seen}, format="json").json()["max_live"] == 3
+    late = staff.patch(address, {"name": "Renamed", "version": seen}, format="json")
+    assert (late.status_code, late.json()["code"]) == (409, "settings_changed")
+    for body in ({"runtime": "remote"}, {"config": {"nonsense": 1}}, {"name": ""}, {"is_default": False}):
+        assert staff.patch(address, body, format="json").status_code == 400
+    other = Executor.objects.create(name="Another", runtime="local_standalone")
+    assert staff.patch(address, {"name": "Another"}, format="json").status_code == 400
+    refused = staff.patch(address, {"max_live": 9, "disabled": True}, format="json")
+    assert (refused.status_code, refused.json()["code"]) == (409, "default_executor")
+    assert staff.get(address).json()["max_live"] == 3, "nothing is changed by halves"
+    made = staff.patch(f"{EXECUTORS}{other.pk}/", {"is_default": True}, format="json").json()
+    assert made["is_default"] is True
+    assert staff.patch(address, {"disabled": True}, format="json").json()["disabled_by"] == "staff"
