@@ -57,6 +57,22 @@ def test_agent_session_belongs_to_task_and_worktree_of_run() -> None:
     assert (world["coder"].session_id, world.prompts) == (session.id, ["Write it."])
 
 
+@pytest.mark.parametrize("what", ["executor", "agent profile"])
+def test_step_says_what_was_disabled_since_the_run_started(what: str) -> None:
+    world = World(AGENT)
+    row = world.run.executor if what == "executor" else world.profile
+    change(row, disabled_at=timezone.now())
+    run = world.drive(3)
+    reason = f"The {what} “{row.name}” was disabled after this run had started. Ask an administrator to enable it"
+    assert (run.state, world.states) == ("failed", {"coder": "failed"})
+    assert reason in world["coder"].error
+    assert world.agents == []
+    change(row, disabled_at=None)
+    runs.retry_run(world.user, run)
+    world.drive()
+    assert world.prompts == ["Write it."]
+
+
 def test_agent_output_is_the_answer_of_its_turn() -> None:
     world = World(AGENT)
     world.drive()

@@ -327,9 +327,13 @@ def create_session(
 def _require_enabled(executor: Executor, profile: AgentProfile | None) -> None:
     """Raise ExecutorDisabled, ProfileDisabled."""
     if executor.disabled_at is not None:
-        raise ExecutorDisabled
+        raise ExecutorDisabled(
+            f"The executor “{executor.name}” is disabled, so no new session can use it. Choose another one."
+        )
     if profile is not None and profile.disabled_at is not None:
-        raise ProfileDisabled
+        raise ProfileDisabled(
+            f"The agent profile “{profile.name}” is disabled, so no new session can use it. Choose another one."
+        )
 
 
 def _execution(session: TaskSession) -> ExecutorRunning:

@@ -102,6 +102,11 @@ def _texts_in(value: Any) -> Iterator[str]:
 
 def _create_session(run: WorkflowRun, row: NodeRun) -> TaskSession:
     runner = str(row.request.get("runner") or "")
+    if not runner and run.agent_profile is not None and run.agent_profile.disabled_at is not None:
+        raise WorkNotPossible(
+            f"The agent profile “{run.agent_profile.name}” was disabled after this run had started. Ask an "
+            "administrator to enable it, then resume the run."
+        )
     model = str(row.request.get("model") or "")
     profiles = list(enabled(profiles_for(run.task)).order_by("name", "id"))
     try:

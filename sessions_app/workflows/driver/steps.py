@@ -222,13 +222,18 @@ class _StepWriter:
             self._request_turn(row, prompts.get(row.path))
 
     def _require_rights(self) -> None:
-        """Raise WorkNotPossible if the user of the run no longer has the rights to run it.
+        """Raise WorkNotPossible if the user of the run no longer has the rights to run it, or its executor is disabled.
 
         A run can last for days. If its user has left the team since, or is no longer staff, no further script or
         prompt is sent in their name.
         """
+        run = self._run
+        if run.executor.disabled_at is not None:
+            raise agent_work.WorkNotPossible(
+                f"The executor “{run.executor.name}” was disabled after this run had started. Ask an administrator to "
+                "enable it, then resume the run."
+            )
         if self._refusal is None:
-            run = self._run
             self._refusal = run_refusal(run.started_by, run.team, run.executor, self._graph or graph_of_run(run))
         if self._refusal:
             problem = f"the user whose rights this run has may no longer run it: {self._refusal}"

@@ -37,6 +37,8 @@ def check_workplace(graph: WorkflowGraph, repository: Repository | None, executo
     """
     if executor is None:
         raise Invalid("There is no executor yet. Ask staff to add one.", field="executor")
+    if executor.disabled_at is not None:
+        raise Invalid(f"The executor “{executor.name}” is disabled. Choose another one.", field="executor")
     working = node_types_of(graph) & WORKSPACE_NODE_TYPES
     if working and repository is None:
         names = " and ".join(sorted(working))
@@ -81,6 +83,23 @@ def run_obstacle(
         check_agents(graph, team_id, agent_profile)
     except SessionsError as error:
         return error.message
+    return ""
+
+
+def disabled_since_start(run: WorkflowRun) -> str:
+    """Return what an active run needs and was disabled since it started, and what follows; empty: nothing."""
+    if run.ended_at is not None:
+        return ""
+    if run.executor.disabled_at is not None:
+        return (
+            f"The executor “{run.executor.name}” was disabled after this run had started, so its next step fails. "
+            "Ask an administrator to enable it."
+        )
+    if run.agent_profile is not None and run.agent_profile.disabled_at is not None:
+        return (
+            f"The agent profile “{run.agent_profile.name}” was disabled after this run had started, so the next step "
+            "that starts an agent with it fails. Ask an administrator to enable it."
+        )
     return ""
 
 

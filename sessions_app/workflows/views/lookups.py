@@ -6,6 +6,7 @@ import uuid
 
 from django.shortcuts import get_object_or_404
 
+from executors_app.models import PROFILE_SECRETS
 from sessions_app.accounts.requests import UserHttpRequest
 from sessions_app.pages.shortcuts import require_write_access
 from sessions_app.workflows.models import Workflow, WorkflowRun
@@ -21,7 +22,9 @@ def find_workflow(request: UserHttpRequest, workflow_id: uuid.UUID) -> Workflow:
 
 def find_run(request: UserHttpRequest, run_id: uuid.UUID) -> WorkflowRun:
     """Return a run of the user's teams. Raises as ``find_workflow`` does."""
-    rows = WorkflowRun.objects.visible_to(request.user).select_related("team", "workflow", "started_by")
+    related = ("team", "workflow", "started_by", "executor", "agent_profile")
+    rows = WorkflowRun.objects.visible_to(request.user).select_related(*related)
+    rows = rows.defer(*(f"agent_profile__{name}" for name in PROFILE_SECRETS))
     found: WorkflowRun = get_object_or_404(rows, id=run_id)
     require_write_access(request, found.team_id)
     return found

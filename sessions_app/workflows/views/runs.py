@@ -30,6 +30,7 @@ from sessions_app.workflows.language.limits import MAX_RUN_DRAWING
 from sessions_app.workflows.loader.drawing import DrawingTooLarge, NodeMark, draw_inline_svg
 from sessions_app.workflows.models import NodeRun, WorkflowRun
 from sessions_app.workflows.services.loading import user_load_slot
+from sessions_app.workflows.services.run_conditions import disabled_since_start
 from sessions_app.workflows.services.run_records import graph_of_run
 from sessions_app.workflows.services.runs import cancel_run, rerun, retry_run
 from sessions_app.workflows.views.lookups import find_run
@@ -95,6 +96,7 @@ def run_context(user: User, row: WorkflowRun, query: Mapping[str, str]) -> dict[
         "run": row,
         "may_write": may_write(user, row.team_id),
         "label": RUN_STATE_LABELS[row.state],
+        "disabled": disabled_since_start(row),
         "by": TRIGGER_LABELS[row.trigger],
         "svg": svg,
         "is_readable": graph is not None,

@@ -10,6 +10,7 @@ import pytest
 from django.db import connection
 from django.test import Client
 from django.test.utils import CaptureQueriesContext
+from django.utils import timezone
 
 from sessions_app.board.services.tasks import create_session
 from sessions_app.models import Repository
@@ -52,6 +53,20 @@ def test_workflow_without_the_repository_it_needs_cannot_be_run_yet(ada: Client,
     Workflow.objects.update(repository=Repository.objects.get(team=world.team))
     page = message_of(ada.get(f"/workflows/{workflow.id}/"))
     assert "Can be run" in page
+
+
+@pytest.mark.parametrize("what", ["executor", "profile"])
+def test_page_says_what_was_disabled_before_a_step_needs_it(ada: Client, world: World, what: str) -> None:
+    workflow = make_workflow(world, agent_profile=world.profile, executor=world.executor)
+    run = make_run(world, workflow)
+    page = f"/workflows/runs/{run.id}/"
+    assert "disabled" not in message_of(ada.get(page))
+    row = getattr(world, what)
+    type(row).objects.filter(pk=row.pk).update(disabled_at=timezone.now())
+    assert f"“{row.name}” is disabled. Choose another one." in message_of(ada.get(f"/workflows/{workflow.id}/"))
+    assert f"“{row.name}” was disabled after this run had started" in message_of(ada.get(page))
+    type(run).objects.update(state="failed", ended_at=timezone.now())
+    assert "was disabled" not in message_of(ada.get(page)), "it needs nothing any more"
 
 
 def test_check_while_typing_uses_the_chosen_repository(ada: Client, world: World) -> None:
