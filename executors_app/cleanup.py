@@ -73,6 +73,31 @@ def remove_state(execution_id: str) -> bool:
     return _remove(state_directory_of(execution_id).path)
 
 
+def set_journal_aside(execution_id: str) -> Path | None:
+    """Rename the journal of a dead execution for ``remove_set_aside``; None if there is none. Raises OSError.
+
+    What the session needs if it runs again stays: token, conversations, and the prompts that were accepted.
+    """
+    directory = state_directory_of(execution_id)
+    journal = journal_files.journal_directory(directory.path)
+    if directory.path.is_symlink() or not _is_directory(journal):
+        return None
+    # Beside the state directory: a killed run's rest is found there, and no journal is found half.
+    going = directory.path.with_name(f"{REMOVING_PREFIX}{execution_id}-journal")
+    journal.rename(going)
+    return going
+
+
+def has_journal(execution_id: str) -> bool:
+    """Whether the execution has a journal on this disk."""
+    return _is_directory(journal_files.journal_directory(state_directory_of(execution_id).path))
+
+
+def remove_set_aside(going: Path) -> None:
+    """Delete what ``set_journal_aside`` has renamed. Raises OSError."""
+    _remove_tree(going)
+
+
 def remove_home(session_id: str) -> bool:
     """Remove the home directory of a deleted session's containers; return whether there was one. Raises OSError."""
     return _remove(execution_storage().root / "agent_homes" / session_id)

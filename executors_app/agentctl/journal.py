@@ -199,7 +199,7 @@ class Journal:
                 await self.wait_until_durable(self.last_seq)
 
     async def close(self) -> None:
-        """Flush, then stop the writer."""
+        """Flush, then stop the writer. If all lines are on disk, the reserve is given back to the disk."""
         await self.flush()
         self._is_closed = True
         self._stop_sync_timer()
@@ -209,6 +209,10 @@ class Journal:
             self._reserving.cancel()
             await asyncio.gather(self._reserving, return_exceptions=True)
         await asyncio.to_thread(self._thread.shutdown)
+        if self._durable == self.last_seq:
+            # No line is left that could need it. The next agentctl reserves the space again.
+            with contextlib.suppress(OSError):
+                self._store.free_reserve()
         self._store.close()
 
     # -- reading -----------------------------------------------------------------------------

@@ -25,7 +25,8 @@ from sessions_app.accounts.models import AttemptCount, LoginLink
 from sessions_app.kernel.rules.log_event import LogEvent
 from sessions_app.kernel.rules.states import OPEN_RUN_STATES, PermissionState
 from sessions_app.maintenance.chore_run import ChoreRun, cutoff_before
-from sessions_app.maintenance.files import CLOSED_STATES, clean_journals, clean_recovery_refs
+from sessions_app.maintenance.closed_sessions import closed_before
+from sessions_app.maintenance.files import clean_journals, clean_recovery_refs
 from sessions_app.metrics import counters as metric_counters
 from sessions_app.metrics import models as metric_counts
 from sessions_app.models import (
@@ -132,7 +133,7 @@ def clean_events(work: ChoreRun) -> None:
     if cutoff is None:
         return
     lines = SessionEvent.objects.filter(session=OuterRef("pk"), seq__lt=OuterRef("last_seq"))
-    old = TaskSession.objects.filter(Exists(lines), state__in=CLOSED_STATES, updated_at__lt=cutoff)
+    old = TaskSession.objects.filter(closed_before(cutoff), Exists(lines))
     # In random order: otherwise the sessions that cannot be cleaned would use up the time of every run.
     for session_id in list(old.order_by("?").values_list("id", flat=True)):
         if work.is_over:

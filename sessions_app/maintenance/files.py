@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import datetime, timedelta
 from functools import partial
 from pathlib import Path
@@ -11,13 +11,14 @@ from typing import Final
 
 from django.conf import settings
 from django.db import connection
+from django.db.transaction import atomic
 
 from executors_app import cleanup
 from executors_app.models import ExecutorRunning
 from executors_app.wire.errors import RepositoryUnusable
 from executors_app.wire.executions import ExecutorStatus
-from sessions_app.kernel.rules.states import SessionState
 from sessions_app.maintenance.chore_run import ChoreRun, cutoff_before
+from sessions_app.maintenance.closed_sessions import CLOSED_STATES, closed_before, lock_if_closed
 from sessions_app.models import Leftover, Repository, TaskSession
 
 
@@ -47,8 +48,6 @@ def settle_leftover(row: Leftover, **done: bool) -> None:
     Leftover.objects.filter(session_id=row.session_id, files_gone=True, refs_gone=True).delete()
 
 
-CLOSED_STATES: Final = (SessionState.COMPLETED, SessionState.CANCELLED)
-"""States that a session never leaves."""
 OTHER_HOSTS_GRACE: Final = timedelta(days=90)
 """How long each of several machines that share a database can still remove its part."""
 
@@ -56,7 +55,9 @@ OTHER_HOSTS_GRACE: Final = timedelta(days=90)
 def clean_journals(work: ChoreRun) -> None:
     """Delete agentctl's directories of closed sessions whose journal is in the log, and of deleted sessions.
 
-    A directory that belongs to no row stays: a restored database may lack a session that is alive.
+    Of a session whose task is done, cancelled or archived, only the journal is deleted: people can reopen the task,
+    and the session then continues. A directory that belongs to no row stays: a restored database may lack a session
+    that is alive.
     """
     if not work.dry_run:
         cleanup.finish_removals()
@@ -69,29 +70,48 @@ def clean_journals(work: ChoreRun) -> None:
         if work.is_over:
             return
         row = deleted.get(execution_id)
-        if row.deleted_at < cutoff if row is not None else _is_over(execution_id, cutoff):
-            _remove(work, execution_id, living)
+        if row is not None:
+            if row.deleted_at < cutoff:
+                _remove(work, execution_id, living, partial(cleanup.remove_state, execution_id))
+            continue
+        _clean_state_of_closed(work, execution_id, living, cutoff)
     _clean_deleted(work, cutoff)
 
 
-def _remove(work: ChoreRun, execution_id: str, living: frozenset[str]) -> None:
+def _remove(work: ChoreRun, execution_id: str, living: frozenset[str], remove: Callable[[], bool]) -> None:
     if not cleanup.is_idle(execution_id, living):
         work.kept += 1
         work.note(f"execution {execution_id} has ended, but a process still runs", execution_id=execution_id)
         return
-    what = f"the journal of execution {execution_id}"
-    work.act(what, partial(cleanup.remove_state, execution_id), execution_id=execution_id)
+    work.act(f"the journal of execution {execution_id}", remove, execution_id=execution_id)
 
 
-def _is_over(execution_id: str, cutoff: datetime) -> bool:
-    """Return whether its session was closed before that time, it was stopped, and its whole journal is in the log."""
-    row = (
-        ExecutorRunning.objects.filter(id=execution_id, status=ExecutorStatus.STOPPED, updated_at__lt=cutoff)
-        .filter(session__state__in=CLOSED_STATES, session__updated_at__lt=cutoff)
-        .values_list("journal_epoch", "journal_seq")
-        .first()
-    )
-    return row is not None and cleanup.is_journal_read(execution_id, *row)
+def _clean_state_of_closed(work: ChoreRun, execution_id: str, living: frozenset[str], cutoff: datetime) -> None:
+    """Delete what a stopped execution of a closed session no longer needs, if its whole journal is in the log."""
+    stopped = ExecutorRunning.objects.filter(id=execution_id, status=ExecutorStatus.STOPPED, updated_at__lt=cutoff)
+    execution = stopped.filter(session__in=TaskSession.objects.filter(closed_before(cutoff))).first()
+    if execution is None or not cleanup.is_journal_read(execution_id, execution.journal_epoch, execution.journal_seq):
+        return
+    if execution.session.state in CLOSED_STATES:
+        _remove(work, execution_id, living, partial(cleanup.remove_state, execution_id))
+    elif cleanup.has_journal(execution_id):
+        _remove(work, execution_id, living, partial(_remove_journal, execution, cutoff))
+
+
+def _remove_journal(execution: ExecutorRunning, cutoff: datetime) -> bool:
+    """Delete the journal of a session that can continue; return False if its task was reopened meanwhile.
+
+    The session is locked while the journal is renamed, so that no agentctl starts with it.
+    """
+    with atomic():
+        if not lock_if_closed(execution.session_id, cutoff):
+            return False
+        going = cleanup.set_journal_aside(str(execution.id))
+        # The next journal is not the continuation of this one, and nothing is missing in between.
+        ExecutorRunning.objects.filter(id=execution.id).update(journal_epoch="", journal_seq=0)
+    if going is not None:
+        cleanup.remove_set_aside(going)
+    return going is not None
 
 
 def _clean_deleted(work: ChoreRun, cutoff: datetime) -> None:
@@ -176,7 +196,7 @@ def _closed_sessions(work: ChoreRun, cutoff: datetime) -> Iterator[tuple[Path, T
         except RepositoryUnusable as error:
             work.fail(f"the refs of {repository} cannot be read: {error.message}")
             continue
-        closed = TaskSession.objects.filter(state__in=CLOSED_STATES, updated_at__lt=cutoff, task__repository=row)
+        closed = TaskSession.objects.filter(closed_before(cutoff), task__repository=row)
         for start in range(0, len(kept), 500):
             yield from ((repository, one) for one in closed.filter(id__in=kept[start : start + 500]).order_by("?"))
 

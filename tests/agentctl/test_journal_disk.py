@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from executors_app.agentctl.journal import Journal, SegmentStore
+from executors_app.agentctl.journal import RESERVE_BYTES, Journal, SegmentStore
 from executors_app.wire.protocol import JournalKind
 from tests.agentctl.journals import last_segment, opened, seqs, shown
 from tests.waiting import PATIENCE, eventually_async
@@ -71,6 +71,26 @@ async def test_last_lines_fit_into_the_reserve(small_disk: Path) -> None:
         await asyncio.wait_for(
             journal.wait_until_durable(journal.append(JournalKind.AGENT_EXITED, exit_code=0)), PATIENCE
         )
+
+
+async def test_clean_end_gives_the_reserve_back(tmp_path: Path) -> None:
+    async with opened(tmp_path) as journal:
+        journal.append(JournalKind.MESSAGE_AGENT, text="the last words")
+        assert (tmp_path / "reserve").stat().st_size == RESERVE_BYTES
+    assert not (tmp_path / "reserve").exists()
+    async with opened(tmp_path):
+        assert (tmp_path / "reserve").stat().st_size == RESERVE_BYTES
+
+
+async def test_end_on_a_failing_disk_keeps_the_reserve(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(store: SegmentStore) -> None:
+        raise OSError(errno.EIO, "Input/output error")
+
+    async with opened(tmp_path) as journal:
+        await journal.flush()
+        monkeypatch.setattr(SegmentStore, "sync", fail)
+        journal.append(JournalKind.AGENT_EXITED, exit_code=0)
+    assert (tmp_path / "reserve").exists()
 
 
 async def test_file_size_limit_is_waited_out(tmp_path: Path) -> None:

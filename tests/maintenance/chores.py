@@ -27,3 +27,9 @@ def closed_session(prompt: str = "", **fields: Any) -> TaskSession:
     session.intents.update(done_at=LONG_AGO)
     change(execution_of(session), status="stopped", owner="", updated_at=LONG_AGO)
     return change(session, state="COMPLETED", launch_id="", updated_at=LONG_AGO, **fields)
+
+
+def ended_session(prompt: str = "", **fields: Any) -> TaskSession:
+    """Return a session that was stopped long ago and can be resumed; its task is open."""
+    session = closed_session(prompt)
+    return change(session, state="WAITING_FOR_INPUT", desired_state="stopped", updated_at=LONG_AGO, **fields)

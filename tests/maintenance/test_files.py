@@ -17,10 +17,10 @@ from django.utils import timezone
 from executors_app import cleanup
 from executors_app.repositories.workspace_store import state_directory_of
 from executors_app.wire.protocol import EXECUTION_MARKER
-from sessions_app.board.services.tasks import delete_session
-from sessions_app.models import Leftover, TaskSession
-from tests.maintenance.chores import LONG_AGO, closed_session, run_chore
-from tests.supervisor.rows import change, execution_of, running_session
+from sessions_app.board.services.tasks import delete_session, reopen_task
+from sessions_app.models import Leftover, Task, TaskSession
+from tests.maintenance.chores import LONG_AGO, closed_session, ended_session, run_chore
+from tests.supervisor.rows import change, execution_of, make_user, running_session
 from tests.waiting import eventually
 
 pytestmark = pytest.mark.django_db
@@ -99,6 +99,51 @@ def test_journal_of_a_closed_session_is_deleted_once_logged() -> None:
     assert run_chore("journals").removed == 1
     assert (path.exists(), alive.is_dir()) == (False, True)
     assert list(path.parent.iterdir()) == [alive]
+
+
+def of_done_task(lines: int = 3, read: int = 3) -> tuple[TaskSession, Path]:
+    """Return a session whose task was done long ago, and its state directory."""
+    session = ended_session()
+    path = with_journal(session, lines=lines, read=read)
+    change(execution_of(session), updated_at=LONG_AGO)
+    end = {"state": "DONE", "entered_state": "DONE", "entered_at": LONG_AGO}
+    Task.objects.filter(id=session.task_id).update(**end)
+    return session, path
+
+
+def test_session_of_a_done_task_loses_only_its_journal() -> None:
+    session, path = of_done_task()
+    (path / "conversations").mkdir()
+    (path / "token").write_text("secret")
+    assert run_chore("journals", dry_run=True).removed == 1
+    assert (path / "journal").is_dir()
+    assert run_chore("journals").removed == 1
+    assert sorted(entry.name for entry in path.iterdir()) == ["conversations", "lock", "token"]
+    assert list(path.parent.iterdir()) == [path]
+    # The next journal begins anew, and the log reports no gap before it.
+    execution = execution_of(session)
+    assert (execution.journal_epoch, execution.journal_seq) == ("", 0)
+    assert run_chore("journals").removed == 0
+
+
+def test_unread_journal_of_a_done_task_is_kept() -> None:
+    _, path = of_done_task(read=2)
+    assert run_chore("journals").removed == 0
+    assert (path / "journal").is_dir()
+
+
+def test_journal_of_a_task_reopened_meanwhile_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    session, path = of_done_task()
+    is_idle = cleanup.is_idle
+
+    def reopen(execution_id: str, living: frozenset[str]) -> bool:
+        reopen_task(session.task, make_user())
+        return is_idle(execution_id, living)
+
+    monkeypatch.setattr(cleanup, "is_idle", reopen)
+    done = run_chore("journals")
+    assert (done.removed, done.kept) == (0, 1)
+    assert (path / "journal").is_dir()
 
 
 def test_files_are_kept_while_agentctl_holds_its_lock() -> None:
