@@ -48,7 +48,7 @@ SECTIONS: Final = (
     Section(
         "hosts",
         "Hosts",
-        _ours("host", "hostmaintenance", "hostprocess", "repositorysighting", "supervisor", "orphaned"),
+        _ours("host", "hostmaintenance", "hostprocess", "repositorysighting", "supervisor", "orphaned", "datasize"),
     ),
     Section(
         "recovery",

@@ -40,7 +40,7 @@ from sessions_app.kernel.rules.states import PromptState, SessionState
 from sessions_app.metrics import counters as metric_counters
 from sessions_app.metrics import models as metric_counts
 from sessions_app.metrics.counters import BUCKETS, RESUME_BUCKETS
-from sessions_app.models import Chore, Orphaned, Prompt, Supervisor, TaskSession
+from sessions_app.models import Chore, DataSize, Orphaned, Prompt, Supervisor, TaskSession
 from sessions_app.recovery.rules.verification import ReceiptKind
 from sessions_app.waits.reader import count_waits
 
@@ -166,6 +166,12 @@ _METRICS: Final = (
         ("chore",),
     ),
     Metric("kandev_maintenance_removed_total", "counter", "Items removed by each maintenance chore.", ("chore",)),
+    Metric(
+        "kandev_data_bytes",
+        "gauge",
+        "Disk space of each kind of data at the last hourly measurement; absent if it is unknown.",
+        ("host", "what"),
+    ),
 )
 CATALOGUE: Final[Mapping[str, Metric]] = {metric.name: metric for metric in _METRICS}
 
@@ -198,7 +204,7 @@ PROMPT_STATES_COUNTED: Final = (
 
 
 def collect_metrics() -> Readings:
-    """Read all metrics from the database, with 15 queries, and one for each kind of wait, whatever its size."""
+    """Read all metrics from the database, with 16 queries, and one for each kind of wait, whatever its size."""
     found: defaultdict[tuple[str, tuple[tuple[str, str], ...]], float] = defaultdict(float)
     with one_snapshot():  # else a session that is deleted meanwhile would be counted twice
         counts = list(_collect_all())
@@ -284,6 +290,8 @@ def _maintenance_jobs() -> Iterator[metric_counts.Count]:
             yield "kandev_maintenance_last_success_timestamp_seconds", labels, row.succeeded_at.timestamp()
     for runtime, number in Orphaned.objects.order_by().values_list(F("runtime")).annotate(n=Count("id")):
         yield "kandev_orphans", {"runtime": runtime}, number
+    for host, what, size in DataSize.objects.exclude(bytes=None).values_list("host", "what", "bytes"):
+        yield "kandev_data_bytes", {"host": host, "what": what}, size or 0
 
 
 def _bounded_label(label: str, text: str) -> str:

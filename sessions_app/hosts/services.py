@@ -14,11 +14,12 @@ from executors_app.models import ExecutorRunning
 from executors_app.wire.executions import ExecutorStatus
 from sessions_app.hosts.models import Host, HostMaintenance, HostProcess, Role
 from sessions_app.hosts.rules.life_signs import LABELS, SILENT_AFTER, TONES, Life, judge_life
-from sessions_app.models import Supervisor
+from sessions_app.models import DataSize, Supervisor
 
 MAX_HOSTS: Final = 200
 """Hosts that are listed; those that reported last come first."""
 MAX_PROCESSES: Final = 1000
+MAX_SIZES: Final = 500
 MAX_STOPPED: Final = 10
 """Processes of a host that have stopped and are listed, the newest ones: each restart leaves one."""
 HOST_BOUND_RUNTIMES: Final = ("local_standalone", "local_docker")
@@ -91,6 +92,11 @@ def list_hosts() -> list[HostReport]:
         by_host[row.host].append(row)
     sessions, attended = _sessions_by_place(), _attended_places()
     return [_report(host, own, sessions, attended) for host, own in list(by_host.items())[:MAX_HOSTS]]
+
+
+def list_data_sizes() -> list[DataSize]:
+    """Return how much room each kind of data takes on each host, as measured last."""
+    return list(DataSize.objects.order_by("host", "what")[:MAX_SIZES])
 
 
 def _report(host: Host, rows: Iterable[Any], sessions: Mapping[str, int], attended: set[str]) -> HostReport:

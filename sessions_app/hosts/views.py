@@ -54,7 +54,7 @@ def _context(request: UserHttpRequest) -> dict[str, Any]:
     reports = services.list_hosts()
     draining = [report.host for report in reports if report.service_state == "draining"][:MAX_DRAINING_SHOWN]
     cards = [HostCard(report, remaining_on([report.host]) if report.host in draining else None) for report in reports]
-    return {"hosts": cards, "down": services.describe_down()}
+    return {"hosts": cards, "down": services.describe_down(), "sizes": services.list_data_sizes()}
 
 
 @require_POST

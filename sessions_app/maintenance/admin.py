@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from django.contrib import admin
+from django.template.defaultfilters import filesizeformat
 from django_q.admin import FailAdmin, QueueAdmin, ScheduleAdmin, TaskAdmin
 from django_q.models import Failure, OrmQ, Schedule, Success
 
 from executors_app.staff_admin import ReadOnlyModelAdmin, RuntimeListFilter, runtime_column
 from sessions_app.models import (
     Chore,
+    DataSize,
     Leftover,
     Orphaned,
 )
@@ -44,6 +46,23 @@ class LeftoverAdmin(ReadOnlyModelAdmin):
     list_filter = ("files_gone", "refs_gone")
     search_fields = ("=session_id", "repository_path")
     date_hierarchy = "deleted_at"
+
+
+@admin.register(DataSize)
+class DataSizeAdmin(ReadOnlyModelAdmin):
+    """Disk space of each kind of data, as measured last on each host."""
+
+    list_display = ("what", "host", "size", "measured_at")
+    list_filter = ("host", "what")
+    search_fields = ("host", "what")
+    date_hierarchy = "measured_at"
+
+    @admin.display(description="size", ordering="bytes")
+    def size(self, row: DataSize) -> str:
+        """Return the size in a readable unit."""
+        if row.bytes is None:
+            return "unknown"
+        return filesizeformat(row.bytes)
 
 
 @admin.register(Orphaned)

@@ -26,6 +26,7 @@ from sessions_app.kernel.rules.log_event import LogEvent
 from sessions_app.kernel.rules.states import OPEN_RUN_STATES, PermissionState
 from sessions_app.maintenance.chore_run import ChoreRun, cutoff_before
 from sessions_app.maintenance.closed_sessions import closed_before
+from sessions_app.maintenance.data_sizes import measure_sizes
 from sessions_app.maintenance.files import clean_journals, clean_recovery_refs
 from sessions_app.metrics import counters as metric_counters
 from sessions_app.metrics import models as metric_counts
@@ -322,6 +323,7 @@ CHORES: Final[Mapping[str, Callable[[ChoreRun], None]]] = {
     "events": clean_events,
     "orphans": report_orphans,
     "counts": fold_metric_counts,
+    "sizes": measure_sizes,
     "database": optimize_database,
 }
 """The chores by name, in the order in which they run."""

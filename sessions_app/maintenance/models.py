@@ -78,3 +78,23 @@ class Orphaned(models.Model):
 
     def __str__(self) -> str:
         return f"{self.runtime}: {self.name}"
+
+
+class DataSize(models.Model):
+    """How much room one kind of data takes on a host, as it was measured last."""
+
+    host = models.CharField(max_length=100, blank=True, default="")
+    """The host's name; empty for a database of its own server."""
+    what = models.CharField(max_length=20)
+    """``database``, ``journals`` and so on (``maintenance.data_sizes``)."""
+    bytes = models.BigIntegerField(null=True, blank=True)
+    """None: it could not be measured within its time, so it is unknown."""
+    measured_at = models.DateTimeField(default=timezone.now)
+
+    class Meta:
+        db_table = "data_sizes"
+        ordering = ("host", "what")
+        constraints = (models.UniqueConstraint(fields=("host", "what"), name="one_size_per_host_and_kind"),)
+
+    def __str__(self) -> str:
+        return f"{self.what} on {self.host}"

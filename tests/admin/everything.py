@@ -26,6 +26,7 @@ from sessions_app.models import (
     BudgetHold,
     Chore,
     ContinuityReceipt,
+    DataSize,
     FinishIntent,
     Host,
     HostMaintenance,
@@ -217,6 +218,7 @@ def _make_maintenance(name: str) -> None:
     now = timezone.now()
     Chore.objects.create(name=f"chore {name}", started_at=now, ended_at=now, said=["something was kept"])
     Leftover.objects.create(session_id=uuid.uuid4(), repository_path=f"/srv/{name}")
+    DataSize.objects.create(host=f"host {name}", what="journals", bytes=4096)
     Orphaned.objects.create(runtime="local_docker", name=f"kandev-{name}", status="running")
     AttemptCount.objects.create(key=f"{name:0>64}", tries=3, ends_at=now + timedelta(minutes=5))
     MetricCount.objects.create(name="kandev_sweep_duration_seconds_sum", part=name, value=1.5)

@@ -207,7 +207,7 @@ STORED: Final[Mapping[str, str]] = {
         f"sessions_app.{name}": NOTHING
         for name in (
             *("RecoverySweep", "SweepOutcome", "Supervisor", "Chore", "MetricCount", "AttentionMark", "Presence"),
-            *("SessionMark", "Host", "HostMaintenance", "HostProcess", "RepositorySighting"),
+            *("SessionMark", "Host", "HostMaintenance", "HostProcess", "RepositorySighting", "DataSize"),
             *("SessionEvent", "Turn", "ContinuityReceipt", "TurnUsage", "BackgroundWork"),
             *("ViewedVersion", "SearchCursor", "SearchDocument"),
         )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from django.test import Client
 
-from sessions_app.models import Supervisor
+from sessions_app.models import DataSize, Supervisor
 from tests.hosts.processes import reported
 from tests.pages.world import World
 
@@ -64,3 +64,12 @@ def test_members_cannot_act_on_hosts(world: World) -> None:
     client.force_login(world.ada)
     assert client.post(f"/system/hosts/{host.pk}/drain/").status_code == 403
     assert staff_client(world).post(f"/system/hosts/{host.pk}/explode/").status_code == 404
+
+
+def test_system_page_shows_sizes_and_which_are_unknown(world: World) -> None:
+    assert "Nothing has been measured yet" in staff_client(world).get("/system/").content.decode()
+    DataSize.objects.create(host="build-1", what="journals", bytes=3 << 20)
+    DataSize.objects.create(host="build-1", what="worktrees")
+    text = staff_client(world).get("/system/").content.decode()
+    assert "3.0\xa0MB" in text
+    assert "unknown, because it could not be counted in time" in text
