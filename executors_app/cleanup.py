@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import os
+import random
 import subprocess
+import time
 import uuid
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
-from executors_app.machine.git import recovery_snapshots
+from executors_app.machine.git import recovery_snapshots, worktree_trash
 from executors_app.machine.launch import is_lock_free
 from executors_app.machine.process import execution_processes
 from executors_app.repositories import bare
@@ -106,6 +109,62 @@ def remove_home(session_id: str) -> bool:
 def has_home(session_id: str) -> bool:
     """Whether the session has a home directory for containers."""
     return (execution_storage().root / "agent_homes" / session_id).is_dir()
+
+
+def has_worktree(session_id: str) -> bool:
+    """Whether a worktree of the session is on this machine, also in the trash."""
+    path = execution_storage().worktree_of(session_id, "", "").path
+    return _is_directory(path) or _is_directory(worktree_trash.trash_of(path))
+
+
+def list_worktrees() -> Iterator[Path]:
+    """Yield the directories of worktrees on this machine whose names are session ids, in random order.
+
+    Otherwise those that must stay would use up the time of every run.
+    """
+    folder = execution_storage().root / "worktrees"
+    if not folder.is_dir():
+        return
+    found = [entry.name for entry in os.scandir(folder) if _is_id(entry.name)]
+    random.shuffle(found)
+    for name in found:
+        yield folder / name
+
+
+def finish_trash(seconds: float) -> bool:
+    """Delete what was taken out of the trash, for at most that time; return whether all of it is deleted.
+
+    The rest follows with the next call: agents decide how many files there are.
+    """
+    until = time.monotonic() + seconds
+    folder = execution_storage().root / "trash"
+    return all(_remove_until(going, until) for going in sorted(folder.glob(f"{REMOVING_PREFIX}*")))
+
+
+def _remove_until(going: Path, until: float) -> bool:
+    """Remove a tree, following no link and crossing no mount; return False if it was not finished in time."""
+    remove, open_up = ("rm", "-rf", "--one-file-system"), ("chmod", "-R", "u+rwX")
+    for program in (remove, open_up, remove):
+        try:
+            command = [*program, "--", str(going)]
+            subprocess.run(command, capture_output=True, check=False, timeout=max(0.1, until - time.monotonic()))
+        except subprocess.TimeoutExpired:
+            return False
+        if not os.path.lexists(going):
+            return True
+    return False
+
+
+def take_out_of_trash(worktree: Path, record: Path) -> None:
+    """Mark a worktree in the trash for ``finish_trash``, and delete git's record of it. Raises OSError.
+
+    The caller holds the worktree's lock, so that nobody rebuilds it from the record meanwhile.
+    """
+    trash = worktree_trash.trash_of(worktree)
+    trash.rename(trash.with_name(f"{REMOVING_PREFIX}{trash.name}"))
+    # Unlocked first: of a record that is half deleted, git itself removes the rest.
+    worktree_trash.unlock(record)
+    _remove_tree(record)
 
 
 def remove_worktree(session_id: str) -> bool:

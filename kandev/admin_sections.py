@@ -94,7 +94,7 @@ SECTIONS: Final = (
         "maintenance",
         "Maintenance",
         (
-            *_ours("chore", "leftover", "metriccount"),
+            *_ours("chore", "leftover", "removedworktree", "metriccount"),
             "executors_app.secretkeycheck",
             "django_q.schedule",
             "django_q.ormq",

@@ -247,6 +247,14 @@ class Environment:
     """Time after which history is deleted: past sweeps, keys, notices and tasks of the worker; 0: never."""
     event_retention: float = _entry(_seconds, "0")
     """Time after which logs of closed sessions leave the database, if the portable record is complete; 0: never."""
+    worktree_retention: float = _entry(_seconds, "0")
+    """Time after which worktrees of closed sessions on this machine move to the trash, if nothing is lost; 0: never."""
+    worktree_trash: float = _entry(_seconds, "1209600")
+    """Time for which a worktree stays in the trash before its files are deleted; 0: for ever."""
+    worktree_caches: tuple[str, ...] = _entry(
+        _names, "node_modules,.venv,__pycache__,.pytest_cache,.mypy_cache,.ruff_cache"
+    )
+    """Names of ignored directories that do not keep a worktree: what is in them can be made again."""
     repository_roots: tuple[Path, ...] = _entry(_paths)
     """Directories that may contain repositories. Unset: any directory."""
     lease_ttl: float = _entry(_positive_seconds, "15")

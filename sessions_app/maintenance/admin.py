@@ -13,6 +13,7 @@ from sessions_app.models import (
     DataSize,
     Leftover,
     Orphaned,
+    RemovedWorktree,
 )
 
 
@@ -73,6 +74,16 @@ class OrphanedAdmin(ReadOnlyModelAdmin):
     list_filter = (("runtime", RuntimeListFilter), "status")
     search_fields = ("name", "execution_id")
     date_hierarchy = "first_seen_at"
+
+
+@admin.register(RemovedWorktree)
+class RemovedWorktreeAdmin(ReadOnlyModelAdmin):
+    """Worktrees that maintenance has moved into the trash, and what became of them."""
+
+    list_display = ("session_id", "host", "branch", "moved_at", "removed_at", "brought_back_at", "kept_because")
+    list_filter = (("removed_at", admin.EmptyFieldListFilter), ("brought_back_at", admin.EmptyFieldListFilter))
+    search_fields = ("=session_id", "branch", "path")
+    date_hierarchy = "moved_at"
 
 
 for _model in (Schedule, Success, Failure, OrmQ):

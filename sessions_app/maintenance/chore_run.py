@@ -35,6 +35,8 @@ class ChoreRun:
     kept: int = 0
     failed: bool = False
     said: list[str] = field(default_factory=list)
+    reasons: dict[str, str] = field(default_factory=dict)
+    """Why each thing was kept, by its name, for chores that give a reason for each."""
     deadline: float = field(default_factory=lambda: time.monotonic() + TIME_BUDGET)
 
     @property
@@ -47,6 +49,12 @@ class ChoreRun:
         log.info("maintenance, %s: %s", self.chore, text, extra={"chore": self.chore, **about})
         if len(self.said) < MAX_NOTES:
             self.said.append(text)
+
+    def keep(self, name: str, reason: str, **about: str) -> None:
+        """Note why one thing is kept."""
+        self.kept += 1
+        self.reasons[name] = reason
+        self.note(f"{name} stays: {reason}", **about)
 
     def fail(self, text: str, error: BaseException | None = None, **about: str) -> None:
         """Record a failure; the chore continues with the rest."""

@@ -28,6 +28,7 @@ from sessions_app.maintenance.chore_run import ChoreRun, cutoff_before
 from sessions_app.maintenance.closed_sessions import closed_before
 from sessions_app.maintenance.data_sizes import measure_sizes
 from sessions_app.maintenance.files import clean_journals, clean_recovery_refs
+from sessions_app.maintenance.worktrees import clean_worktrees
 from sessions_app.metrics import counters as metric_counters
 from sessions_app.metrics import models as metric_counts
 from sessions_app.models import (
@@ -319,6 +320,7 @@ CHORES: Final[Mapping[str, Callable[[ChoreRun], None]]] = {
     "attention": clean_attention,
     "worker": clean_worker_tasks,
     "journals": clean_journals,
+    "worktrees": clean_worktrees,
     "recovery_refs": clean_recovery_refs,
     "events": clean_events,
     "orphans": report_orphans,

@@ -24,6 +24,7 @@ from sessions_app.models import DataSize
 DIRECTORIES: Final[Mapping[str, tuple[str, ...]]] = {
     "journals": ("agentctl",),
     "worktrees": ("worktrees",),
+    "trash": ("trash",),
     "workspaces": ("workspaces",),
     "archives": ("archives", "repositories"),
     "homes": ("agent_homes",),

@@ -42,6 +42,13 @@ def leftovers_of_deleted() -> Iterator[Leftover]:
     return (row for row in rows if row.session_id not in back)
 
 
+def leftover_of(session_id: uuid.UUID) -> Leftover | None:
+    """Return what a deleted session has left; None if the session exists, or was never deleted."""
+    if TaskSession.objects.filter(id=session_id).exists():
+        return None
+    return Leftover.objects.filter(session_id=session_id).first()
+
+
 def settle_leftover(row: Leftover, **done: bool) -> None:
     """Record that a part was removed; with the last part, delete the row."""
     Leftover.objects.filter(session_id=row.session_id).update(**done)
@@ -179,9 +186,14 @@ def _clean_refs_of_deleted(work: ChoreRun, row: Leftover, cutoff: datetime) -> N
     for ref in refs:
         work.act(ref[0], partial(cleanup.drop_refs, repository, session_id, [ref]), session_id=session_id)
     nowhere_else = is_only_host() or row.deleted_at < cutoff - OTHER_HOSTS_GRACE
-    left = cleanup.has_archive(session_id) or cleanup.has_workspace(session_id)
+    left = cleanup.has_archive(session_id) or cleanup.has_workspace(session_id) or _has_removable_worktree(session_id)
     if not work.dry_run and work.failed == before and nowhere_else and not left:
         settle_leftover(row, refs_gone=True)
+
+
+def _has_removable_worktree(session_id: str) -> bool:
+    """Whether the row is still needed as the proof that the session of a worktree was deleted."""
+    return bool(settings.KANDEV_WORKTREE_RETENTION) and cleanup.has_worktree(session_id)
 
 
 def _closed_sessions(work: ChoreRun, cutoff: datetime) -> Iterator[tuple[Path, TaskSession]]:

@@ -98,3 +98,32 @@ class DataSize(models.Model):
 
     def __str__(self) -> str:
         return f"{self.what} on {self.host}"
+
+
+class RemovedWorktree(models.Model):
+    """A worktree that maintenance has moved into the trash, and what became of it."""
+
+    session_id = models.UUIDField(db_index=True)
+    """The session that it was made for, which may be deleted."""
+    host = models.CharField(max_length=100)
+    """Name of the host that it was on."""
+    path = models.CharField(max_length=4096)
+    """Where it was, and where it is brought back to."""
+    repository_path = models.CharField(max_length=4096)
+    branch = models.CharField(max_length=255, blank=True, default="")
+    """The session's branch, which stays."""
+    head = models.CharField(max_length=64)
+    """The commit that was checked out."""
+    moved_at = models.DateTimeField(default=timezone.now)
+    removed_at = models.DateTimeField(null=True, blank=True)
+    """When its files were deleted; None: they are in the trash, or were brought back."""
+    brought_back_at = models.DateTimeField(null=True, blank=True)
+    kept_because = models.TextField(blank=True, default="")
+    """Why it is still in the trash although its time is over; empty: nothing is in the way."""
+
+    class Meta:
+        db_table = "removed_worktrees"
+        ordering = ("-moved_at", "-id")
+
+    def __str__(self) -> str:
+        return f"worktree of session {str(self.session_id)[:8]}"

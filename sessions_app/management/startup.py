@@ -23,7 +23,7 @@ PRIVATE_UMASK: Final = 0o077
 """The umask of our processes: no other user can access the files that they create."""
 DEMO_REPOSITORY: Final = "demo-repository"
 AGENT_DIRECTORIES: Final = frozenset(
-    {"worktrees", "workspaces", "agent_homes", "repositories", DEMO_REPOSITORY, "agent-tests"}
+    {"worktrees", "trash", "workspaces", "agent_homes", "repositories", DEMO_REPOSITORY, "agent-tests"}
 )
 """Directories that are private themselves, and whose files keep their modes.
 

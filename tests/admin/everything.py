@@ -43,6 +43,7 @@ from sessions_app.models import (
     Presence,
     Prompt,
     RecoverySweep,
+    RemovedWorktree,
     RenderedText,
     ReportedAgent,
     Repository,
@@ -218,6 +219,8 @@ def _make_maintenance(name: str) -> None:
     now = timezone.now()
     Chore.objects.create(name=f"chore {name}", started_at=now, ended_at=now, said=["something was kept"])
     Leftover.objects.create(session_id=uuid.uuid4(), repository_path=f"/srv/{name}")
+    removed = {"host": f"host {name}", "path": "/w", "repository_path": "/r", "head": "a" * 40}
+    RemovedWorktree.objects.create(session_id=uuid.uuid4(), **removed)
     DataSize.objects.create(host=f"host {name}", what="journals", bytes=4096)
     Orphaned.objects.create(runtime="local_docker", name=f"kandev-{name}", status="running")
     AttemptCount.objects.create(key=f"{name:0>64}", tries=3, ends_at=now + timedelta(minutes=5))

@@ -67,6 +67,7 @@ COMMANDS: Final[Mapping[str, str]] = {
             "migrate",
             "orphans",
             "qcluster",
+            "removed_worktrees",
             "rebuild_search",
             "recover_sessions",
             "secret_key",
@@ -198,6 +199,7 @@ STORED: Final[Mapping[str, str]] = {
     **dict.fromkeys(("authtoken.Token", "authtoken.TokenProxy"), "API tokens"),
     "sessions_app.Leftover": "files of deleted sessions",
     "sessions_app.Orphaned": "files of deleted sessions",
+    "sessions_app.RemovedWorktree": "files of deleted sessions",
     **{f"auth.{name}": NOTHING for name in ("Permission", "Group", "User")},
     **dict.fromkeys(
         ("executors_app.SecretKeyCheck", "admin.LogEntry", "contenttypes.ContentType", "sessions.Session"), NOTHING

@@ -85,6 +85,7 @@ MODELS: Final[Mapping[str, Pages]] = {
     "sessions_app/metriccount": RECORD,
     "sessions_app/backgroundwork": RECORD,
     "sessions_app/orphaned": RECORD,
+    "sessions_app/removedworktree": RECORD,
     "notifications/notificationsettings": RECORD,
     "sessions_app/permissionrequest": RECORD,
     "sessions_app/presence": RECORD,

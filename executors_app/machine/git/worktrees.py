@@ -19,7 +19,7 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-from executors_app.machine.git import recovery_snapshots, snapshot_restore
+from executors_app.machine.git import recovery_snapshots, snapshot_restore, worktree_trash
 from executors_app.machine.git.git_directory import (
     BRANCH_PREFIX,
     linked_git_directory,
@@ -172,6 +172,8 @@ class _Making:
         path = self.worktree.path
         if _is_present(path):
             return ""  # created by another process while we waited for the lock
+        if worktree_trash.bring_back(path) and _is_present(path):
+            return ""
         record = _find_record(self.repository.common, path)
         if record and _is_moved(record, path):
             raise RepositoryUnusable(

@@ -57,4 +57,7 @@ class Command(VisibleCommand):
 def _document(done: Sequence[ChoreRun], *, dry_run: bool) -> dict[str, Any]:
     names = ("removed", "kept", "failed", "said")
     chores = {work.chore: {name: getattr(work, name) for name in names} for work in done}
+    for work in done:
+        if work.reasons:
+            chores[work.chore]["reasons"] = work.reasons
     return {"dry_run": dry_run, "chores": chores}
