@@ -22,7 +22,7 @@ from executors_app import __version__
 from executors_app.machine.process import identity
 from executors_app.machine.process.identity import ProcessIdentity
 from sessions_app.hosts.models import Host, HostProcess, Role
-from sessions_app.hosts.rules.life_signs import BEAT_EVERY
+from sessions_app.hosts.rules.life_signs import BEAT_EVERY, SILENT_AFTER
 
 log = logging.getLogger(__name__)
 
@@ -109,6 +109,14 @@ def _is_alive(row: HostProcess) -> bool:
         return identity.is_alive(ProcessIdentity.from_json(row.process))
     except ValueError:
         return False
+
+
+def describe_living() -> list[str]:
+    """Return the processes that have reported lately and are not proven gone: role, host and pid of each."""
+    rows = HostProcess.objects.filter(ended_at=None, beat_at__gte=Now() - SILENT_AFTER).select_related("host")
+    own_place = identity.host_id()
+    living = [row for row in rows.order_by("host__name", "role") if row.place != own_place or _is_alive(row)]
+    return [f"{row.get_role_display().lower()} on {row.host} (pid {row.process.get('pid', '?')})" for row in living]
 
 
 def host_name() -> str:

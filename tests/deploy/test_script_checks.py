@@ -241,3 +241,24 @@ def test_restore_with_another_secret_key_is_refused_until_the_loss_is_accepted(d
     accepted = run_script(deployment, "restore", str(copy), KEY_IS_LOST="yes", **other)
     assert accepted.returncode == 0, accepted.stderr
     assert "The present key is the right one from now on" in accepted.stdout
+
+
+MAKE_REPORT = """
+from django.utils import timezone
+from sessions_app.hosts.models import Host, HostProcess
+now = timezone.now()
+host = Host.objects.create(name="build-2", first_seen_at=now)
+HostProcess.objects.create(host=host, place="elsewhere", role="worker", release="1", started_at=now, beat_at=now)
+"""
+
+
+@pytest.mark.any_database
+def test_restore_is_refused_while_a_process_of_another_host_reports(deployment: Deployment) -> None:
+    copy = back_up(deployment)
+    made = deployment.manage("shell", "-v", "0", "-c", MAKE_REPORT)
+    assert made.returncode == 0, made.stderr
+    before = deployment.rows("SELECT name FROM hosts")
+    refused = run_script(deployment, "restore", str(copy))
+    assert refused.returncode == 2
+    assert "restore: Kandev still runs: worker on build-2" in refused.stderr
+    assert deployment.rows("SELECT name FROM hosts") == before

@@ -7,10 +7,11 @@ import subprocess
 from typing import Any
 
 import pytest
+from django.core.management import CommandError, call_command
 from django.db import OperationalError
 
 from executors_app.machine.process import identity
-from sessions_app.hosts.heartbeats import Heartbeat
+from sessions_app.hosts.heartbeats import Heartbeat, describe_living
 from sessions_app.hosts.models import Host, HostProcess, Role
 from tests.hosts.processes import reported
 
@@ -96,3 +97,35 @@ def test_report_that_fails_stops_no_process(
     heartbeat._next_at = 0.0
     heartbeat.beat_if_due()
     assert [record.getMessage() for record in caplog.records] == [f"no sign of life can be recorded: {error}"]
+
+
+@pytest.mark.parametrize(
+    ("seconds_ago", "ended", "is_living"),
+    [(5, False, True), (5, True, False), (600, False, False)],
+    ids=["reports", "has stopped", "is silent"],
+)
+def test_process_of_another_host_lives_while_it_reports(seconds_ago: float, ended: bool, is_living: bool) -> None:
+    row = reported("worker", seconds_ago, name="build-2", process={"pid": 7})
+    if ended:
+        HostProcess.objects.update(ended_at=row.beat_at)
+    assert describe_living() == (["worker on build-2 (pid 7)"] if is_living else [])
+
+
+def test_killed_process_of_this_host_does_not_live() -> None:
+    gone = identity.identify_self().to_json() | {"start_time": 1}
+    reported("web", 5, place=identity.host_id(), process=gone)
+    assert describe_living() == []
+
+
+@pytest.mark.parametrize("arguments", [(), ("--check",)], ids=["make safe", "only check"])
+def test_restored_database_is_left_alone_while_another_host_uses_it(arguments: tuple[str, ...]) -> None:
+    reported("supervisor", 5, name="build-2", process={"pid": 7})
+    with pytest.raises(CommandError, match=r"Kandev still runs: supervisor on build-2 \(pid 7\)") as refused:
+        call_command("after_restore", *arguments)
+    assert refused.value.returncode == 2
+
+
+def test_check_passes_and_changes_nothing_when_nothing_runs(capsys: pytest.CaptureFixture[str]) -> None:
+    reported("supervisor", 600, name="build-2")
+    call_command("after_restore", "--check")
+    assert capsys.readouterr().out == ""

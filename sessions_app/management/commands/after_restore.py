@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from argparse import ArgumentParser
 from typing import Any
 
 from django.core.management.base import CommandError
-from django.db import DatabaseError
+from django.db import DatabaseError, connection
 
+from sessions_app.hosts.heartbeats import describe_living
+from sessions_app.hosts.rules.life_signs import SILENT_AFTER
 from sessions_app.kernel.rules.wording import plural
 from sessions_app.management.output import VisibleCommand
 from sessions_app.management.startup import EXIT_COULD_NOT_RUN, refuse_wrong_secret_key, report_database_errors
@@ -20,10 +23,21 @@ class Command(VisibleCommand):
     help = "Make a database safe after it was restored from a backup: hold unfinished prompts and stop every session."
     requires_system_checks: list[str] = []
 
+    def add_arguments(self, parser: ArgumentParser) -> None:
+        """Add ``--check``."""
+        parser.add_argument(
+            "--check", action="store_true", help="only say whether Kandev still runs with this database; change nothing"
+        )
+
     def handle(self, *args: Any, **options: Any) -> None:
         """Make the database safe. Exits with status 2 and one line if that is not possible."""
+        if options["check"]:
+            if connection.introspection.table_names():  # otherwise it is new, and nobody can have used it
+                _refuse_living_processes()
+            return
         with report_database_errors():
             refuse_wrong_secret_key()
+        _refuse_living_processes()
         try:
             found = database_restore.make_restored_safe()
         except database_restore.ExporterRunning as error:
@@ -42,3 +56,15 @@ class Command(VisibleCommand):
                 f"{plural(len(found.missing), 'is', 'are')} not in this database. To import: "
                 f"manage.py import_sessions {portable_record.record_directory()}"
             )
+
+
+def _refuse_living_processes() -> None:
+    """Raise CommandError with status 2 if a process of any host still uses this database, naming it."""
+    with report_database_errors():
+        living = describe_living()
+    if living:
+        raise CommandError(
+            f"Kandev still runs: {', '.join(living)}. Stop it everywhere; a process that was killed on another host "
+            f"counts as running for {SILENT_AFTER.total_seconds():.0f} s",
+            returncode=EXIT_COULD_NOT_RUN,
+        )
