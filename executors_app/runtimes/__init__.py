@@ -142,6 +142,13 @@ class SharesMachineMemory(Protocol):
     shares_memory: bool
 
 
+@runtime_checkable
+class BoundToHost(Protocol):
+    """Optional: only processes of the host that an execution runs on can reach it (``ExecutorRunning.host_id``)."""
+
+    bound_to_host: bool
+
+
 def run_blocking(work: Coroutine[Any, Any, T]) -> T:
     """Run a coroutine to its end on its own thread, because the caller may have an event loop; blocks."""
     with ThreadPoolExecutor(1) as pool:

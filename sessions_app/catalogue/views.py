@@ -28,6 +28,7 @@ from sessions_app.accounts.authorization import is_isolated, writable_teams
 from sessions_app.accounts.requests import UserHttpRequest
 from sessions_app.catalogue.services.executors import UNFINISHED_STATUSES, probe_executor, visible_executions
 from sessions_app.hosts.services import names_of_places
+from sessions_app.hosts.supervision import Supervision, place_of
 from sessions_app.kernel.rules.wording import plural
 from sessions_app.kernel.services.errors import Throttled
 from sessions_app.models import Chore, Orphaned, Supervisor, TaskSession
@@ -276,18 +277,20 @@ def _execution_cards(unfinished: Any, user: User, supervisors: LiveSupervisors) 
         "session__task__repository", "session__agent_profile", "session__executor", "executor"
     )
     writable = set(writable_teams(user).values_list("id", flat=True))
-    shown = rows.defer(*_DEFERRED_FIELDS)[:MAX_EXECUTIONS_SHOWN]
-    return [_execution_card(execution, writable, supervisors) for execution in shown]
+    shown = list(rows.defer(*_DEFERRED_FIELDS)[:MAX_EXECUTIONS_SHOWN])
+    unattended = Supervision().name_unattended(map(place_of, shown))
+    return [_execution_card(execution, writable, supervisors, unattended) for execution in shown]
 
 
 def _execution_card(
-    execution: ExecutorRunning, writable: Collection[int], supervisors: LiveSupervisors
+    execution: ExecutorRunning, writable: Collection[int], supervisors: LiveSupervisors, unattended: Collection[str]
 ) -> ExecutionCard:
     label = execution_label(
         execution.status,
         execution.status_reason,
         error_code=execution.error_code,
         recovering=not supervisors.has_swept,
+        unattended=place_of(execution) in unattended,
     )
     retry = None
     if execution.status == ExecutorStatus.ERROR and execution.session.task.team_id in writable:

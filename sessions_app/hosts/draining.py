@@ -21,7 +21,7 @@ from executors_app.wire.protocol import AgentState
 from sessions_app.background.rules.background_work import BackgroundPolicy
 from sessions_app.background.services import policy_of
 from sessions_app.hosts import cordons
-from sessions_app.hosts.services import HOST_BOUND_RUNTIMES
+from sessions_app.hosts.supervision import bound_runtimes
 from sessions_app.kernel.rules.states import OPEN_RUN_STATES, DesiredState, PermissionState, PromptState
 from sessions_app.kernel.transactions import create_intent
 from sessions_app.models import (
@@ -63,7 +63,7 @@ def load_running_here(boot_id: str) -> list[uuid.UUID]:
     rows = ExecutorRunning.objects.filter(
         owner=boot_id,
         status=ExecutorStatus.READY,
-        runtime__in=HOST_BOUND_RUNTIMES,
+        runtime__in=bound_runtimes(),
         session__agent_execution_id=F("id"),
     )
     return list(rows.order_by("session_id").values_list("session_id", flat=True)[:BATCH])

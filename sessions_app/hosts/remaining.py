@@ -13,7 +13,7 @@ from executors_app.models import ExecutorRunning
 from executors_app.wire.executions import ExecutorStatus
 from sessions_app.hosts.models import Host, HostProcess
 from sessions_app.hosts.rules.maintenance import RunFacts, why_running
-from sessions_app.hosts.services import HOST_BOUND_RUNTIMES, LIVE
+from sessions_app.hosts.supervision import LIVE, bound_runtimes
 from sessions_app.kernel.rules.states import OPEN_RUN_STATES, PermissionState
 from sessions_app.models import BackgroundWork, Intent, IntentKind, PermissionRequest, Supervisor, Turn
 from sessions_app.recovery.rules.resumability import UNREACHABLE
@@ -67,7 +67,7 @@ def _running_at(places: QuerySet[HostProcess, str]) -> QuerySet[ExecutorRunning]
     requests = PermissionRequest.objects.filter(session=OuterRef("session"), state=PermissionState.PENDING)
     background = BackgroundWork.objects.filter(session=OuterRef("session"), count__gt=0)
     here = ExecutorRunning.objects.filter(
-        host_id__in=places, runtime__in=HOST_BOUND_RUNTIMES, session__agent_execution_id=F("id")
+        host_id__in=places, runtime__in=bound_runtimes(), session__agent_execution_id=F("id")
     ).annotate(
         is_stopping=Exists(intents.filter(kind__in=(IntentKind.STOP, IntentKind.CLOSE))),
         has_turn=Exists(turns),

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
 from django.db.models import Count, Q
 from django.db.models.functions import Now
 
-from executors_app.models import ExecutorRunning
-from executors_app.wire.executions import ExecutorStatus
 from sessions_app.hosts.models import Host, HostMaintenance, HostProcess, Role
 from sessions_app.hosts.rules.life_signs import LABELS, SILENT_AFTER, TONES, Life, judge_life
-from sessions_app.models import DataSize, Supervisor
+from sessions_app.hosts.supervision import Supervision, bound_executions, sessions_by_place, unattended_hosts
+from sessions_app.models import DataSize
 
 MAX_HOSTS: Final = 200
 """Hosts that are listed; those that reported last come first."""
@@ -22,11 +21,8 @@ MAX_PROCESSES: Final = 1000
 MAX_SIZES: Final = 500
 MAX_STOPPED: Final = 10
 """Processes of a host that have stopped and are listed, the newest ones: each restart leaves one."""
-HOST_BOUND_RUNTIMES: Final = ("local_standalone", "local_docker")
-"""Runtimes whose agents only a supervisor of the same host can reach."""
 _UP: Final = Q(ended_at=None, beat_at__gte=Now() - SILENT_AFTER)
 """What `judge_life` calls up, as a condition."""
-LIVE: Final = (ExecutorStatus.STARTING, ExecutorStatus.READY)
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,15 +79,16 @@ def service_state(row: HostMaintenance | None) -> str:
 
 
 def list_hosts() -> list[HostReport]:
-    """Return the hosts and their processes, those that reported last first. Three queries, whatever their number."""
+    """Return the hosts and their processes, those that reported last first; at most four queries."""
     rows = (
         HostProcess.objects.select_related("host__maintenance").annotate(now=Now()).order_by("-beat_at")[:MAX_PROCESSES]
     )
     by_host: defaultdict[Host, list[Any]] = defaultdict(list)
     for row in rows:
         by_host[row.host].append(row)
-    sessions, attended = _sessions_by_place(), _attended_places()
-    return [_report(host, own, sessions, attended) for host, own in list(by_host.items())[:MAX_HOSTS]]
+    sessions = sessions_by_place()
+    unattended = Supervision().name_unattended(sessions)
+    return [_report(host, own, sessions, unattended) for host, own in list(by_host.items())[:MAX_HOSTS]]
 
 
 def list_data_sizes() -> list[DataSize]:
@@ -99,7 +96,7 @@ def list_data_sizes() -> list[DataSize]:
     return list(DataSize.objects.order_by("host", "what")[:MAX_SIZES])
 
 
-def _report(host: Host, rows: Iterable[Any], sessions: Mapping[str, int], attended: set[str]) -> HostReport:
+def _report(host: Host, rows: Iterable[Any], sessions: Mapping[str, int], unattended: Collection[str]) -> HostReport:
     reports = [ProcessReport(row, judge_life(row.beat_at, row.ended_at, row.now)) for row in rows]
     places = {one.row.place for one in reports}
     older = [one for one in reports if one.life is Life.STOPPED][MAX_STOPPED:]
@@ -108,20 +105,9 @@ def _report(host: Host, rows: Iterable[Any], sessions: Mapping[str, int], attend
         host,
         processes,
         sum(sessions.get(place, 0) for place in places),
-        any(sessions.get(place) and place not in attended for place in places),
+        any(place in unattended for place in places),
         getattr(host, "maintenance", None),
     )
-
-
-def _sessions_by_place() -> dict[str, int]:
-    """Return how many agents start or run at each place that only its own supervisor reaches."""
-    rows = ExecutorRunning.objects.filter(status__in=LIVE, runtime__in=HOST_BOUND_RUNTIMES).exclude(host_id="")
-    counted = rows.order_by().values_list("host_id").annotate(Count("id"))
-    return dict(counted)
-
-
-def _attended_places() -> set[str]:
-    return set(Supervisor.objects.alive().values_list("host_id", flat=True))
 
 
 def names_of_places() -> dict[str, str]:
@@ -135,17 +121,12 @@ def describe_down() -> list[str]:
 
     A role that has never reported is unknown, as during an upgrade from a release without signs of life, and not named.
     """
-    unattended = _unattended_places()
-    if not unattended:
-        return _workers_down()
-    names = names_of_places()
-    hosts = {names.get(place, "a host that has not reported") for place in unattended}
-    return [*_workers_down(), *(f"supervisor on {name}" for name in sorted(hosts))]
+    return [*_workers_down(), *(f"supervisor on {name}" for name in unattended_hosts(bound_executions()))]
 
 
 def roles_down() -> list[str]:
     """Return which roles are down, somewhere, for readers who may not see names of hosts."""
-    if _unattended_places():
+    if unattended_hosts(bound_executions()):
         return [*_workers_down(), Role.SUPERVISOR.value]
     return _workers_down()
 
@@ -167,16 +148,11 @@ def count_processes() -> dict[tuple[str, str], int]:
 
 
 def count_unattended() -> int:
-    """Return how many places have agents that only a supervisor there reaches, and none that is alive."""
-    return len(_unattended_places())
+    """Return how many hosts have agents that only a supervisor there reaches, and none that is alive."""
+    return len(unattended_hosts(bound_executions()))
 
 
 def _workers_down() -> list[str]:
     if is_worker_down():
         return [Role.WORKER.value]
     return []
-
-
-def _unattended_places() -> set[str]:
-    """Return the places with agents that only a supervisor there reaches, where none is alive."""
-    return _sessions_by_place().keys() - _attended_places()

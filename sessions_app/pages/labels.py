@@ -222,6 +222,8 @@ def decision_label(action: str, strategy: str) -> str:
 
 def agent_label(facts: SituationFacts) -> Label:
     """Return the label that says whether a session's agent is running, from the facts that the banner uses too."""
+    if facts.unattended_host:
+        return LABELS[Code.HOST_UNATTENDED]
     if facts.recovering:
         return LABELS[Code.RECOVERING]
     if facts.error_code == UNREACHABLE:
@@ -235,11 +237,15 @@ def agent_label(facts: SituationFacts) -> Label:
     return Label("Not running", "off")
 
 
-def execution_label(status: str, reason: str, *, error_code: str = "", recovering: bool = False) -> Label:
+def execution_label(
+    status: str, reason: str, *, error_code: str = "", recovering: bool = False, unattended: bool = False
+) -> Label:
     """Return the label of an execution's status, or of the reason why it is stopped, if that has a label.
 
-    ``recovering``: no supervisor has checked on it since the control plane started.
+    ``recovering``: no supervisor has checked on it since the control plane started. ``unattended``: its host has none.
     """
+    if unattended and status in (ExecutorStatus.STARTING, ExecutorStatus.READY):
+        return LABELS[Code.HOST_UNATTENDED]
     if recovering and status in (ExecutorStatus.STARTING, ExecutorStatus.READY):
         return LABELS[Code.RECOVERING]
     if error_code == UNREACHABLE:

@@ -11,9 +11,9 @@ from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 from rest_framework.test import APIClient
 
-from executors_app.models import AgentProfile
+from executors_app.models import AgentProfile, ExecutorRunning
 from sessions_app.board.services.tasks import create_session, create_task
-from sessions_app.models import ContinuityReceipt, Turn
+from sessions_app.models import ContinuityReceipt, Intent, Prompt, Turn
 from tests.api.world import World, message, prompt, say
 
 
@@ -72,12 +72,14 @@ def test_one_row_and_twenty_rows_cost_the_same(
         assert api.get(url).status_code == 200
 
 
-def test_status_checks_for_a_supervisor_only_while_a_session_runs(world: World, api: APIClient) -> None:
-    with CaptureQueriesContext(
-        connection,
-    ) as at_rest:
-        api.get(world.url("status/"))
+@pytest.mark.parametrize(("status", "asked"), [("ready", 1), ("stopped", 0)])
+def test_status_asks_for_supervisors_once_and_only_while_a_session_needs_one(
+    world: World, api: APIClient, status: str, asked: int
+) -> None:
+    Intent.objects.update(done_at=timezone.now())
+    Prompt.objects.all().delete()
     world.mark_running()
-    with CaptureQueriesContext(connection) as claiming:
-        assert api.get(world.url("status/")).json()["recovering"] is True
-    assert len(claiming) == len(at_rest) + 1
+    ExecutorRunning.objects.update(status=status)
+    with CaptureQueriesContext(connection) as captured:
+        assert api.get(world.url("status/")).json()["recovering"] is bool(asked)
+    assert sum("supervisors" in query["sql"] for query in captured.captured_queries) == asked

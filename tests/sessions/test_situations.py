@@ -58,6 +58,13 @@ TABLE: list[tuple[SituationFacts, Code, str, str, str]] = [
     (facts_of({"task_archived": True}, task_end="archived"), Code.OVER, "info", "This task is archived.", "unarchive"),
     (facts_of({"task_archived": True}, task_end="done"), Code.OVER, "info", "This task is done.", "reopen"),
     (facts_of({"session_state": S.COMPLETED}, task_end="cancelled"), Code.OVER, "info", "is cancelled.", "reopen"),
+    (
+        facts_of(UP, unattended_host="build-2", error_code="unreachable", recovering=True, supervised=False),
+        Code.HOST_UNATTENDED,
+        "warning",
+        "The host of this session, build-2, has no supervisor. Its agent may still be working; nothing was stopped.",
+        "",
+    ),
     (facts_of(recovering=True), Code.RECOVERING, "info", "reconnecting to this session", ""),
     (facts_of(recovering=True, supervised=False), Code.SUPERVISOR_STARTING, "info", "no supervisor", ""),
     (
@@ -431,6 +438,13 @@ IDLE: list[tuple[SituationFacts, IdleReason | None, str, str]] = [
         "until then",
     ),
     (facts_of(UP, over_budget=True), IdleReason.BUDGET, "budget holds", "stays in the queue"),
+    (facts_of(UP, unattended_host="b"), IdleReason.HOST_UNATTENDED, "no supervisor", "Prompts you send now wait for"),
+    (
+        facts_of(unattended_host="b", starting=True, queued_prompts=2),
+        IdleReason.HOST_UNATTENDED,
+        "The host of this session, b, has no supervisor.",
+        "Ask an administrator to start one on b (`manage.py supervise`). The 2 queued prompts wait for that.",
+    ),
     (facts_of(UP, recovering=True), IdleReason.RECOVERING, "just started", "Wait"),
     (facts_of(UP, recovering=True, supervised=False), IdleReason.NO_SUPERVISOR, "no supervisor", "administrator"),
     (facts_of(UP, pending_permissions=1, work_state="working"), IdleReason.PERMISSION, "permission", "Allow"),

@@ -172,6 +172,7 @@ class LocalDocker(LocalStateMixin, DockerRuntime):
 
     name = "local_docker"
     shares_memory = True
+    bound_to_host = True
     shares_worktrees = True
 
     def read(self, config: Mapping[str, Any]) -> LocalSite:

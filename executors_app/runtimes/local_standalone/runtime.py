@@ -27,6 +27,7 @@ class LocalStandalone(LocalStateMixin):
     isolated = False
     shares_memory = True
     shares_worktrees = True
+    bound_to_host = True
 
     def check_config(self, config: Mapping[str, Any]) -> None:
         """Raise ValueError for any setting: there are none."""

@@ -21,6 +21,7 @@ from sessions_app.attention.services import inbox
 from sessions_app.attention.services.inbox import has_unseen
 from sessions_app.background.services import process_count
 from sessions_app.hosts.cordons import is_drained
+from sessions_app.hosts.supervision import Supervision
 from sessions_app.kernel.rules.states import (
     OPEN_RUN_STATES,
     DesiredState,
@@ -40,16 +41,22 @@ from sessions_app.models import (
     IntentKind,
     Prompt,
     Repository,
-    Supervisor,
     Suspension,
     Task,
     TaskSession,
 )
 from sessions_app.planning.rules.plans import Priority
 from sessions_app.planning.services import is_planned, with_plans
+from sessions_app.recovery.rules.resumability import UNREACHABLE
 from sessions_app.recovery.services.assessment import is_running
 from sessions_app.sessions.rules.situation_facts import SituationFacts
-from sessions_app.sessions.services.status import CLAIMS_TO_RUN, SessionRunState, is_asleep, load_run_states
+from sessions_app.sessions.services.status import (
+    SessionRunState,
+    is_asleep,
+    is_recovering,
+    load_run_states,
+    needed_place,
+)
 from sessions_app.starts.rules.restart_rules import WaitReason
 from sessions_app.waits.rules.wait_keys import WaitKind
 from sessions_app.workflows.models import WorkflowRun
@@ -320,18 +327,29 @@ def annotate_needs(rows: QuerySet[TaskSession], user: User) -> QuerySet[TaskSess
 def session_rows(sessions: Sequence[TaskSession]) -> dict[uuid.UUID, SessionRow]:
     """Return the rows of sessions from ``annotate_needs``, by id; a constant number of queries."""
     states = load_run_states(sessions)
-    has_swept = Supervisor.objects.alive().filter(swept_at__isnull=False).exists()
+    supervision = Supervision()
+    places = {session.id: _needed_place(session, states[session.id]) for session in sessions}
+    unattended = supervision.name_unattended(places.values())
     rows = {}
     for session in sessions:
         state = states[session.id]
         last_turn_at = (state.run.ended_at or state.run.started_at) if state.run else None
-        rows[session.id] = SessionRow(session, *_describe(session, state, has_swept), last_turn_at)
+        rows[session.id] = SessionRow(
+            session, *_describe(session, state, supervision, unattended.get(places[session.id], "")), last_turn_at
+        )
     return rows
 
 
-def _describe(session: Any, state: SessionRunState, has_swept: bool) -> tuple[str, SituationFacts]:
+def _needed_place(session: Any, state: SessionRunState) -> str:
+    return needed_place(session, state.execution, is_start_ordered=session.is_start_ordered)
+
+
+def _describe(
+    session: Any, state: SessionRunState, supervision: Supervision, unattended_host: str
+) -> tuple[str, SituationFacts]:
     """Return the derived status and the facts that lists know, from a session of ``annotate_needs``."""
     run, execution = state.run, state.execution
+    error_code = UNREACHABLE if unattended_host else session.error_code
     runs = is_running(session, execution)
     start_reason = ""
     waits_for_host = is_drained(execution) and session.desired_state == DesiredState.RUNNING
@@ -350,8 +368,9 @@ def _describe(session: Any, state: SessionRunState, has_swept: bool) -> tuple[st
         background_process_count=process_count(session, is_running=runs),
         has_agent=session.has_agent,
         task_end=session.task.end,
-        error_code=session.error_code,
-        recovering=execution is not None and execution.status in CLAIMS_TO_RUN and not has_swept,
+        error_code=error_code,
+        recovering=is_recovering(execution, supervision),
+        unattended_host=unattended_host,
         starting=session.is_start_ordered,
         start_reason=start_reason,
         asleep=is_asleep(execution),

@@ -26,6 +26,7 @@ from rich.table import Table
 
 from executors_app.machine.process import identity
 from executors_app.plugins import runtimes
+from sessions_app.hosts.supervision import bound_executions, unattended_hosts
 from sessions_app.kernel.events.session import StateChanged
 from sessions_app.kernel.rules.states import ENDED_STATES, DesiredState, SessionState, TaskState
 from sessions_app.kernel.rules.wording import plural
@@ -48,6 +49,8 @@ EXIT_UNFINISHED: Final = 3
 """Nothing is broken, but starts or the supervisor's first sweep were unfinished at the end of ``--wait``."""
 EXIT_BROKEN_BEFORE: Final = 4
 """With ``--strict=all``: what is broken was broken before."""
+EXIT_UNATTENDED: Final = 5
+"""Nothing else is wrong, but a host with agents has no supervisor."""
 _SEVERITY: Final[Mapping[str, int]] = {SessionState.ERROR: 1, SessionState.FAILED: 2}
 """Severity of a state. ERROR may be retried; FAILED is final. Every other state has 0."""
 POLL_EVERY = 0.1
@@ -136,7 +139,8 @@ class Command(VisibleCommand):
             choices=("deploy", "all"),
             const="deploy",
             default="",
-            help="exit 1 if this deploy broke a session, 3 if starts are unfinished; =all: 4 if broken before",
+            help="exit 1 if this deploy broke a session, 3 if starts are unfinished, 5 if a host with agents has no "
+            "supervisor; =all: 4 if broken before",
         )
         parser.add_argument(
             "--since",
@@ -146,7 +150,7 @@ class Command(VisibleCommand):
         )
 
     def handle(self, *args: Any, **options: Any) -> None:
-        """Sweep once. Exits with 0; with ``--strict`` also 1, 3 or 4; with 2 if it could not run."""
+        """Sweep once. Exits with 0; with ``--strict`` also 1, 3, 4 or 5; with 2 if it could not run."""
         check_database()
         self._check_sessions(options["session"])
         scope = SweepScope(
@@ -180,6 +184,8 @@ class Command(VisibleCommand):
             sys.exit(EXIT_UNFINISHED)
         if everything and document["broken_before"]:
             sys.exit(EXIT_BROKEN_BEFORE)
+        if document["unattended_hosts"]:
+            sys.exit(EXIT_UNATTENDED)
 
     def _check_sessions(self, ids: Collection[uuid.UUID]) -> None:
         """Raise CommandError for an unknown session: examining nothing would look like success."""
@@ -282,7 +288,23 @@ def _build_document(result: SweepRun, boot_id: str, began: datetime) -> dict[str
         "broken_before": [key for key, _, by_deploy in broken if not by_deploy],
         "broken_why": {key: why for key, why, _ in broken},
         "unfinished": [] if result.scope.dry_run else sorted(map(str, _unfinished(ids))),
+        "unattended_hosts": [
+            {"name": name, "sessions": sessions} for name, sessions in _unattended_hosts(result.scope).items()
+        ],
     }
+
+
+def _unattended_hosts(scope: SweepScope) -> Mapping[str, int]:
+    """Return the hosts with live agents in the scope and without a supervisor, and the number of these agents.
+
+    This host is left out: this command carries out what it decides here, or a supervisor does.
+    """
+    rows = bound_executions()
+    if scope.sessions:
+        rows = rows.filter(session__in=scope.sessions)
+    if scope.runtime:
+        rows = rows.filter(runtime=scope.runtime)
+    return unattended_hosts(rows, besides=identity.host_id())
 
 
 async def _first_sweep(supervisor: SupervisorLoop, deadline: float, *, alone: bool) -> bool:
@@ -449,4 +471,7 @@ def strict_failures(document: Mapping[str, Any], wait: float, *, everything: boo
         lines.append(f"{count} start{'s' if count > 1 else ''} had not finished after {wait:g} s")
     if wait and not document["swept"]:
         lines.append(f"the supervisor had not finished its first sweep after {wait:g} s")
+    for host in document["unattended_hosts"]:
+        agents = plural(host["sessions"], "1 agent", "{} agents")
+        lines.append(f"no supervisor: host {host['name']} has {agents}; start manage.py supervise there")
     return lines

@@ -213,6 +213,11 @@ class SessionStatus:
     policy_source: str
     continues: Annotated[bool, "Whether interrupted work is continued automatically."]
     recovering: bool
+    unattended_host: Annotated[
+        str,
+        "The name of the session's host, if only a supervisor there reaches its agent and none is alive; else empty. "
+        "`error_code` is then `unreachable`, and the reason in `stillness` is `host_unattended`.",
+    ]
     continuing: bool
     restart_attempts: int
     next_restart_at: str | None

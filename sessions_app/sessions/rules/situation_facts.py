@@ -57,6 +57,7 @@ class Code(StrEnum):
 
     DAMAGED = "damaged"
     OVER = "over"
+    HOST_UNATTENDED = "host_unattended"
     SUPERVISOR_STARTING = "supervisor_starting"
     RECOVERING = "recovering"
     UNREACHABLE = "unreachable"
@@ -124,6 +125,7 @@ class IdleReason(StrEnum):
     STARTING = "starting"
     BACKING_OFF = "backing_off"
     UNREACHABLE = "unreachable"
+    HOST_UNATTENDED = "host_unattended"
     ERROR = "error"
     IN_DOUBT = "in_doubt"
     ASLEEP = "asleep"
@@ -137,6 +139,7 @@ class IdleReason(StrEnum):
 LABELS: Final[Mapping[Code, Label]] = {
     Code.RECOVERING: Label("Reconnecting", "busy"),
     Code.UNREACHABLE: Label("Unknown", "ask"),
+    Code.HOST_UNATTENDED: Label("Unreachable", "ask"),
     Code.PERMISSION: Label("Asks for permission", "ask"),
     Code.QUESTION: Label("Asks a question", "ask"),
     Code.HELD: Label("Prompt in doubt", "ask"),
@@ -245,6 +248,8 @@ class SituationFacts:
     error_message: str = ""
     recovering: bool = False
     """The execution claims to run, and no supervisor has checked on it since it started."""
+    unattended_host: str = ""
+    """The name of the host that alone reaches its agent, if that has no supervisor."""
     supervised: bool = True
     """A supervisor is alive, or nothing waits for one."""
     starting: bool = False

@@ -95,6 +95,28 @@ def over(f: Facts) -> Situation:
     return Situation(Code.OVER, "info", text, "Create a new session to continue.", "new_session", label=label)
 
 
+def unattended_sentence(host: str) -> str:
+    """Return that a session's host, with this name, has no supervisor."""
+    return f"The host of this session, {host}, has no supervisor."
+
+
+def host_unattended(f: Facts) -> Situation:
+    """Describe a session whose host has no supervisor."""
+    agent = "Its agent may still be working; nothing was stopped." if f.agent_running else ""
+    step = f"Ask an administrator to start one on {f.unattended_host} (`manage.py supervise`)."
+    waiting = plural(f.queued_prompts, "The queued prompt waits", "The {} queued prompts wait")
+    if not f.queued_prompts:
+        waiting = "Prompts you send now wait"
+    return Situation(
+        Code.HOST_UNATTENDED,
+        "warning",
+        f"{unattended_sentence(f.unattended_host)} {agent}".strip(),
+        f"{step} {waiting} for that.",
+        reason=IdleReason.HOST_UNATTENDED,
+        label=LABELS[Code.HOST_UNATTENDED],
+    )
+
+
 def permission(f: Facts) -> Situation:
     """Describe a pending permission request."""
     text = plural(f.pending_permissions, f"{HEADLINES[Code.PERMISSION]}.", "The agent asks for permission {} times.")

@@ -138,6 +138,11 @@ _ROWS: Final[tuple[_Row, ...]] = (
     ),
     (lambda f: bool(f.task_end) or f.session_state in TERMINAL_STATES, situation_texts.over),
     (
+        # Before the rows about supervisors: one of another host can neither reach its agent nor carry out its start.
+        lambda f: f.unattended_host != "",
+        situation_texts.host_unattended,
+    ),
+    (
         lambda f: f.recovering and not f.supervised,
         lambda _: Situation(
             Code.SUPERVISOR_STARTING,

@@ -17,6 +17,7 @@ from sessions_app.attention.rules.notices import AttentionKind
 from sessions_app.attention.rules.quotations import shorten
 from sessions_app.background.rules.background_work import BackgroundPolicy
 from sessions_app.hosts.cordons import is_drained, name_of_place
+from sessions_app.hosts.supervision import Supervision
 from sessions_app.kernel.rules.states import OPEN_RUN_STATES, DesiredState, PromptState, TurnOrigin
 from sessions_app.kernel.rules.wording import iso_time
 from sessions_app.models import (
@@ -26,7 +27,6 @@ from sessions_app.models import (
     REFUSED_BY_HOST,
     Intent,
     IntentKind,
-    Supervisor,
     TaskSession,
     Turn,
 )
@@ -165,6 +165,7 @@ def situation_facts(
     open_kinds: Collection[str],
     *,
     run: Turn | None,
+    supervision: Supervision,
 ) -> SituationFacts:
     """Build the facts of one session from its status; one query if something waits for a supervisor, else none.
 
@@ -194,6 +195,7 @@ def situation_facts(
         error_code=status.error_code,
         error_message=status.error_message,
         recovering=status.recovering,
+        unattended_host=status.unattended_host,
         starting=status.starting,
         continuing=status.continuing,
         asleep=status.asleep,
@@ -213,7 +215,7 @@ def situation_facts(
         workspace_ready=status.executor_status == ExecutorStatus.READY,
         assessment=assessment,
         task_end=session.task.end,
-        supervised=not _waits_for_supervisor(status) or Supervisor.objects.alive().exists(),
+        supervised=not _waits_for_supervisor(status) or supervision.has_supervisor,
         start_reason=start_reason,
         starts_before=starts_before,
         start_host=start_host,

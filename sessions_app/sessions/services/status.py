@@ -19,6 +19,7 @@ from executors_app.wire.executions import ExecutorStatus
 from sessions_app.agents.services.mcp_servers import given_servers
 from sessions_app.attention.services.inbox import open_kinds, overdue_filter
 from sessions_app.background.services import KnownProcesses, known_processes
+from sessions_app.hosts.supervision import Supervision, place_of
 from sessions_app.kernel.rules.states import (
     OPEN_PROMPT_STATES,
     OPEN_RUN_STATES,
@@ -39,14 +40,13 @@ from sessions_app.models import (
     ContinuityReceipt,
     PermissionRequest,
     Prompt,
-    Supervisor,
     TaskSession,
     Turn,
     WaitKey,
 )
 from sessions_app.prompts.services import offers_steering, wait_of
 from sessions_app.recovery.rules.history import UNKNOWN_FACTS, Injection
-from sessions_app.recovery.rules.resumability import Assessment, Reason, Strategy
+from sessions_app.recovery.rules.resumability import UNREACHABLE, Assessment, Reason, Strategy
 from sessions_app.recovery.rules.resume_cost import ResumeCost, cost_sentence
 from sessions_app.recovery.services.assessment import (
     DAMAGED_ROW,
@@ -73,6 +73,7 @@ from sessions_app.sessions.rules.session_status import (
     WaitStatus,
 )
 from sessions_app.sessions.rules.situation_facts import SituationFacts
+from sessions_app.sessions.rules.situation_texts import unattended_sentence
 from sessions_app.sessions.services.intents import waiting_retry
 from sessions_app.sessions.services.situations import situation_facts, start_wait_json, with_situation
 from sessions_app.suspensions.continuations import (
@@ -104,13 +105,15 @@ _RUN_COLUMNS: Final = (
     *("started_at", "ended_at"),
 )
 """What lists read of a session's newest run."""
+_EXECUTION_COLUMNS: Final = ("id", "status", "status_reason", "session_id", "runtime", "host_id")
+"""What lists read of a session's execution."""
 
 
 def load_run_states(sessions: Sequence[TaskSession]) -> Mapping[uuid.UUID, SessionRunState]:
     """Return the run state by session id; a constant number of queries. Of the run it has ``_RUN_COLUMNS`` alone."""
     runs = newest_runs([session.id for session in sessions], _RUN_COLUMNS)
     tokens = _best_tokens([run for run in runs.values() if run.state == RunState.WAITING])
-    executions = ExecutorRunning.objects.only("id", "status", "status_reason", "session_id").in_bulk(
+    executions = ExecutorRunning.objects.only(*_EXECUTION_COLUMNS).in_bulk(
         [session.agent_execution_id for session in sessions if session.agent_execution_id]
     )
     states = {}
@@ -173,6 +176,11 @@ def read_session(session: TaskSession, user: User | None = None) -> SessionReadi
     history = current_history(session) if is_told else None
     processes, policy = known_processes(session), effective_policy_of(session)
     error_code, error_message, retry = session.error_code, session.error_message, None
+    supervision, is_ordered = Supervision(), start is not None
+    place = needed_place(session, execution, is_start_ordered=is_ordered)
+    unattended_host = supervision.name_unattended([place]).get(place, "")
+    if unattended_host:
+        error_code, error_message = UNREACHABLE, unattended_sentence(unattended_host)
     damage = flaws_sentence(session_flaws(session, execution))
     if damage:  # takes precedence over the session's own error
         error_code, error_message = DAMAGED_ROW, damage
@@ -218,7 +226,8 @@ def read_session(session: TaskSession, user: User | None = None) -> SessionReadi
         policy=policy.policy,
         policy_source=str(policy.source),
         continues=policy.continues,
-        recovering=is_recovering(execution),
+        recovering=is_recovering(execution, supervision),
+        unattended_host=unattended_host,
         continuing=counts["continuing"] > 0,
         restart_attempts=session.start_attempts,
         next_restart_at=iso_time(session.next_restart_at),
@@ -238,12 +247,12 @@ def read_session(session: TaskSession, user: User | None = None) -> SessionReadi
         queued_prompts=counts["queued"],
         overdue_prompts=counts["overdue"],
         can_steer=runs and _has_open_turn(run) and offers_steering(session),
-        starting=start is not None,
+        starting=is_ordered,
         queued_for_capacity=bool(start is not None and start.payload.get(QUEUED_FOR_CAPACITY)),
         start_wait=start_wait_json(session, start),
         mcp_servers=given_servers(session),
     )
-    facts = situation_facts(session, status, assessment, open_ones, run=run)
+    facts = situation_facts(session, status, assessment, open_ones, run=run, supervision=supervision)
     return SessionReading(with_situation(status, session, facts), assessment, facts)
 
 
@@ -475,11 +484,21 @@ def wait_json(run: Turn | None) -> WaitStatus | None:
     }
 
 
-def is_recovering(execution: ExecutorRunning | None) -> bool:
+def is_recovering(execution: ExecutorRunning | None, supervision: Supervision) -> bool:
     """Return whether the execution claims to run and no living supervisor has finished its first sweep."""
     if execution is None or execution.status not in CLAIMS_TO_RUN:
         return False
-    return not Supervisor.objects.alive().filter(swept_at__isnull=False).exists()
+    return not supervision.has_swept
+
+
+def needed_place(session: TaskSession, execution: ExecutorRunning | None, *, is_start_ordered: bool) -> str:
+    """Return the place whose supervisor the session needs now; empty if any supervisor will do, or none is needed."""
+    if execution is None:
+        return ""
+    claims_to_run = execution.status in CLAIMS_TO_RUN or session.error_code == UNREACHABLE
+    if claims_to_run or is_start_ordered or session.next_restart_at is not None:
+        return place_of(execution)
+    return ""
 
 
 def _latest_receipt(session: TaskSession) -> ReceiptStatus | None:

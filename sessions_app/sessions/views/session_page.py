@@ -203,6 +203,7 @@ class SessionPage:
             reason,
             error_code=self.status.error_code,
             recovering=self.status.recovering,
+            unattended=bool(self.status.unattended_host),
         )
 
     @property

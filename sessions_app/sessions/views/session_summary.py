@@ -82,7 +82,7 @@ def session_chips(row: SessionRow) -> dict[str, Any]:
 
 
 def _status_chips(row: SessionRow) -> list[Label]:
-    if row.facts.recovering:  # nothing is claimed before a supervisor has checked
+    if row.facts.recovering or row.facts.unattended_host:  # nothing is claimed before a supervisor has checked
         return []
     if row.derived in _INTERRUPTED:
         chips = [DERIVED_STATUS_LABELS[DerivedStatus(row.derived)]]
