@@ -11,7 +11,7 @@ from django.db import models
 from django.utils import timezone
 
 from sessions_app.accounts.team_scope import TeamModel
-from sessions_app.attention.rules.notices import AttentionKind, Notice
+from sessions_app.attention.rules.notices import PUSH_KEY, AttentionKind, Notice
 from sessions_app.kernel.models.session import Task, TaskSession, choices
 from sessions_app.workflows.models import Workflow, WorkflowRun
 
@@ -87,7 +87,12 @@ class AttentionItem(TeamModel):
             return f"/workflows/{self.workflow_id}/"
         if self.run_id is not None:
             return f"/workflows/runs/{self.run_id}/"
-        return f"/tasks/{self.task_id}/sessions/{self.session_id}/"
+        session = f"/tasks/{self.task_id}/sessions/{self.session_id}/"
+        if self.kind != AttentionKind.FINISH:
+            return session
+        if self.key.startswith(PUSH_KEY):
+            return f"{session}push/"
+        return f"{session}finish/"
 
     @property
     def notice_id(self) -> str:

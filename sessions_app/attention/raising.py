@@ -16,7 +16,7 @@ from django.utils import timezone
 from sessions_app.agents.rules.agent_programs import NEEDS_PERSON_CODES
 from sessions_app.attention.models import AttentionItem, open_item
 from sessions_app.attention.rules import notices
-from sessions_app.attention.rules.notices import AT_REST_KINDS, AttentionKind, Notice
+from sessions_app.attention.rules.notices import AT_REST_KINDS, SHARED_KINDS, AttentionKind, Notice
 from sessions_app.kernel.events.base import ALL_KINDS
 from sessions_app.kernel.events.session import AttentionChanged
 from sessions_app.kernel.models.session import CANCEL_IGNORED, INTERRUPTED_WAIT
@@ -226,7 +226,7 @@ def _update_at_rest(transaction: SessionTransaction) -> None:
     """Raise and resolve the items about the session's own state, once all events are known."""
     session, seq = transaction.session, transaction.session.last_seq
     if session.state in TERMINAL_STATES:
-        resolve_items(transaction, str(session.state).lower())
+        resolve_items(transaction, str(session.state).lower(), ALL_KINDS - SHARED_KINDS)
         return
     if session.desired_state == DesiredState.STOPPED:
         resolve_items(transaction, "stopped", kinds=AT_REST_KINDS)

@@ -7,12 +7,26 @@ from typing import Final
 
 from pydantic import Field
 
+from sessions_app.attention.rules import notices
+from sessions_app.attention.rules.notices import AttentionKind, FailedFinish
 from sessions_app.finish.rules.finish import KIND_NOUNS, FinishKind, branch_name
-from sessions_app.kernel.events.base import Event
+from sessions_app.kernel.events.base import Event, Inbox
 from sessions_app.sessions.rules.situation_facts import Label
 
 _VERBS: Final[Mapping[str, str]] = {FinishKind.MERGE: "merged into", FinishKind.PUSH: "pushed to"}
 _KINDS = ", ".join(f"`{kind}`" for kind in FinishKind)
+
+
+def _resolve(inbox: Inbox, resolution: str, kind: str, target: str) -> None:
+    """Settle the item about an earlier attempt to reach the same target."""
+    key = notices.finish_key(inbox.session_id, target, is_push=kind == FinishKind.PUSH)
+    inbox.resolve(resolution, kinds=(AttentionKind.FINISH,), key=key)
+
+
+def _raise(inbox: Inbox, kind: str, attempt: FailedFinish) -> None:
+    """Raise the item about an attempt anew, so that whoever has seen or dismissed an earlier one is told."""
+    _resolve(inbox, "tried_again", kind, attempt.target)
+    inbox.raise_item(notices.finish_notice(inbox.session_id, attempt))
 
 
 class FinishRequested(
@@ -54,12 +68,17 @@ class FinishDone(
         verb = _VERBS.get(self.kind, "brought to")
         return Label(f"The branch was {verb} {branch_name(self.target)} ({self.result_commit[:8]})", "good")
 
+    def update_inbox(self, inbox: Inbox) -> None:
+        """Settle the item about earlier attempts."""
+        _resolve(inbox, "done", self.kind, self.target)
+
 
 class FinishRefused(
     Event,
     name="session.finish.refused",
     recorded_by="the job *finish*, when it cannot be done as it was confirmed",
     audited=True,
+    raises=(AttentionKind.FINISH,),
 ):
     """A merge or push was not carried out; nothing has changed."""
 
@@ -74,12 +93,23 @@ class FinishRefused(
         """Say why."""
         return Label(f"The {KIND_NOUNS.get(self.kind, 'change')} was not carried out. {self.error_message}", "ask")
 
+    def update_inbox(self, inbox: Inbox) -> None:
+        """Raise an item with the reason."""
+        attempt = FailedFinish(
+            self.target,
+            self.error_message,
+            is_push=self.kind == FinishKind.PUSH,
+            has_conflicts=bool(self.conflicts),
+        )
+        _raise(inbox, self.kind, attempt)
+
 
 class FinishUnknown(
     Event,
     name="session.finish.unknown",
     recorded_by="the job *finish*, when it cannot find out whether it has happened",
     audited=True,
+    raises=(AttentionKind.FINISH,),
 ):
     """It is not known whether a merge or push has happened; it is not tried again."""
 
@@ -93,3 +123,8 @@ class FinishUnknown(
         """Say what is not known."""
         noun = KIND_NOUNS.get(self.kind, "change")
         return Label(f"It is not known whether the {noun} has happened. {self.error_message}", "ask")
+
+    def update_inbox(self, inbox: Inbox) -> None:
+        """Raise an item that says what to look at."""
+        is_push = self.kind == FinishKind.PUSH
+        _raise(inbox, self.kind, FailedFinish(self.target, self.error_message, is_push=is_push, is_unknown=True))

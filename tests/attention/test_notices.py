@@ -8,7 +8,7 @@ from collections.abc import Mapping
 import pytest
 
 from sessions_app.attention.rules import notices
-from sessions_app.attention.rules.notices import ATTENTION_KIND_LABELS, PRIORITY, AttentionKind, Notice
+from sessions_app.attention.rules.notices import ATTENTION_KIND_LABELS, PRIORITY, AttentionKind, FailedFinish, Notice
 from sessions_app.events import EVENT_CLASSES, Event
 from tests.docs.documents import text_of
 
@@ -27,6 +27,7 @@ NOTICES: Mapping[AttentionKind, Notice] = {
         notices.run_failed_notice("r", "Nightly", "It failed.", 1),
         notices.stalled_notice("r", "12:00:00"),
         notices.cancel_ignored_notice("r", "12:00:00"),
+        notices.finish_notice("s", FailedFinish("refs/heads/main", "One file is in conflict.", has_conflicts=True)),
         notices.budget_notice("h", "team", "1,000 tokens", "1,200 tokens"),
         notices.suspended_notice("s", "2026-03-10 18:00 UTC", "UTC", "You have reached your limit."),
         notices.cut_off_notice("r", "The last turn was ended by a limit that is over.", has_worked=False),
@@ -47,6 +48,7 @@ TIMELINE_EVENTS: Mapping[AttentionKind, str] = {
     AttentionKind.CUT_SHORT: "session.prompt.interrupted",
     AttentionKind.WAIT_INTERRUPTED: "session.run.interrupted",
     AttentionKind.OVERDUE: "session.prompt.overdue",
+    AttentionKind.FINISH: "session.finish.refused",
     AttentionKind.STALLED: "session.run.stalled",
     AttentionKind.CANCEL_IGNORED: "session.run.cancel_ignored",
     AttentionKind.SUSPENDED: "session.suspended",

@@ -75,7 +75,7 @@ class AttentionItemDismissView(_AttentionItemView):
 
     @document_responses({200: AttentionSerializer}, 404, request=None)
     def post(self, request: UserRequest, item_id: uuid.UUID) -> Response:
-        """Remove an item from your inbox; other users still see it."""
+        """Remove an item from your inbox; other users still see it, except one of the kind `finish`."""
         inbox.dismiss_item(self.item(item_id), request.user)
         return self.show(AttentionSerializer, self.item(item_id))
 

@@ -47,6 +47,8 @@ class AttentionKind(StrEnum):
     """No agent became available for a prompt in time."""
     WORKFLOW = "workflow"
     """A workflow run has failed, one of its nodes needs a decision, or its scheduled runs are paused."""
+    FINISH = "finish"
+    """A merge or push was not carried out, or it is not known whether it was."""
     STALLED = "stalled"
     """The open turn has produced no output for long."""
     CANCEL_IGNORED = "cancel_ignored"
@@ -76,6 +78,7 @@ ATTENTION_KIND_LABELS: Final[Mapping[str, Label]] = {
     AttentionKind.WAIT_INTERRUPTED: LABELS[Code.WAIT_INTERRUPTED],
     AttentionKind.OVERDUE: LABELS[Code.OVERDUE],
     AttentionKind.WORKFLOW: Label("Workflow", "ask"),
+    AttentionKind.FINISH: Label("Merge or push failed", "ask"),
     AttentionKind.STALLED: LABELS[Code.STALLED],
     AttentionKind.CANCEL_IGNORED: LABELS[Code.CANCEL_IGNORED],
     AttentionKind.SUSPENDED: LABELS[Code.SUSPENDED],
@@ -90,6 +93,8 @@ STAFF_KINDS: Final = frozenset({AttentionKind.OWNER_LEFT})
 """Kinds that the team cannot resolve itself; staff see them in every team."""
 LOOK_KINDS: Final = frozenset({AttentionKind.IDLE, AttentionKind.RECEIPT, AttentionKind.UNPROVEN})
 """Kinds that are resolved for a user who has seen them; the others need an action."""
+SHARED_KINDS: Final = frozenset({AttentionKind.FINISH})
+"""Kinds that a member settles for everyone by dismissing them; they do not end with their session."""
 AT_REST_KINDS: Final = frozenset(
     {
         AttentionKind.IDLE,
@@ -138,6 +143,25 @@ class Notice:
         stored = {name: str(words) for name, words in texts.items()}
         stored["what"] = stored["what"][:WHAT_LIMIT]
         return {**stored, "quoted": encode_quotations(texts), "worded": "", "worded_for": ""}
+
+
+@dataclass(frozen=True, slots=True)
+class FailedFinish:
+    """A merge or push that ended without success."""
+
+    target: str
+    """The branch that was to be moved, as a full ref."""
+    message: str
+    """Why."""
+    is_push: bool = False
+    is_unknown: bool = False
+    """Nobody could find out whether it has happened."""
+    has_conflicts: bool = False
+
+    @property
+    def branch(self) -> str:
+        """The name of the branch, for people."""
+        return self.target.removeprefix("refs/heads/")
 
 
 def gave_up_notice(
@@ -545,6 +569,42 @@ def budget_notice(hold_id: str, scope: str, limit: str, used: str) -> Notice:
 def budget_key(hold_id: str) -> str:
     """Return the key of the item about a budget."""
     return f"budget:{hold_id}"
+
+
+def finish_notice(session_id: str, attempt: FailedFinish) -> Notice:
+    """Return the notice of a merge or push that was not carried out, or of which nobody knows whether it was."""
+    noun = "push" if attempt.is_push else "merge"
+    direction = "to" if attempt.is_push else "into"
+    target = quote(attempt.branch)
+    if attempt.is_unknown:
+        what = text(f"It is not known whether the {noun} {direction} ", target, " has happened")
+        step = (
+            f"Look where the branch is now. If it has the commit, dismiss this item; otherwise open the session’s page "
+            f"for the {noun} and request it again."
+        )
+    else:
+        what = text(f"The {noun} {direction} ", target, " was not carried out")
+        step = f"Open the session’s page for the {noun}, fix what it says, and request it again."
+    if attempt.has_conflicts:
+        step = "Open the session’s page for the merge, ask the agent to resolve the conflicts, and merge again."
+    return Notice(
+        AttentionKind.FINISH,
+        finish_key(session_id, attempt.target, is_push=attempt.is_push),
+        what,
+        text(quote(attempt.message) or "No error message."),
+        step,
+    )
+
+
+PUSH_KEY: Final = f"{AttentionKind.FINISH}:push:"
+"""The beginning of the keys of pushes."""
+_MERGE_KEY: Final = f"{AttentionKind.FINISH}:merge:"
+
+
+def finish_key(session_id: str, target: str, *, is_push: bool) -> str:
+    """Return the key of the merges or pushes of a session to one target, of which the newest attempt counts."""
+    begin = PUSH_KEY if is_push else _MERGE_KEY
+    return f"{begin}{session_id}:{sha256(target.encode()).hexdigest()[:16]}"
 
 
 def _evidence(error: str, log_tail: str) -> Text:

@@ -13,9 +13,12 @@ from django.db.models import Case, Exists, IntegerField, OuterRef, Q, QuerySet, 
 from django.utils import timezone
 
 from executors_app.models import PROFILE_SECRETS
+from sessions_app.accounts.authorization import may_write
 from sessions_app.accounts.team_scope import teams_of
 from sessions_app.agents.rules.agent_programs import NEEDS_PERSON_CODES
-from sessions_app.attention.rules.notices import LOOK_KINDS, PRIORITY, STAFF_KINDS
+from sessions_app.attention.raising import resolve_items
+from sessions_app.attention.rules.notices import LOOK_KINDS, PRIORITY, SHARED_KINDS, STAFF_KINDS, AttentionKind
+from sessions_app.finish.rules.finish import FAILED_STATES
 from sessions_app.kernel.rules.states import (
     OPEN_RUN_STATES,
     DesiredState,
@@ -28,6 +31,7 @@ from sessions_app.models import (
     AttentionItem,
     AttentionMark,
     BudgetHold,
+    FinishIntent,
     PermissionRequest,
     Presence,
     Prompt,
@@ -35,6 +39,7 @@ from sessions_app.models import (
     Task,
     TaskSession,
     Turn,
+    session_transaction,
 )
 from sessions_app.recovery.rules.resumability import MAX_CLOCK_SKEW
 
@@ -88,10 +93,13 @@ def open_items_for(user: User) -> QuerySet[AttentionItem]:
 def own_items(user: User) -> Q:
     """Filter items of the user's own sessions, runs and workflows.
 
-    A workflow is the user's own if the user created it or enabled its triggers.
+    A workflow is the user's own if the user created it or enabled its triggers, a failed merge or push if the user has
+    requested one in that session.
     """
     made = Q(workflow__created_by=user.pk) | Q(workflow__triggers_enabled_by=user.pk)
-    return Q(session__owner=user.pk) | Q(run__started_by=user.pk) | made
+    failed = FinishIntent.objects.filter(session=OuterRef("session"), by=user.pk, state__in=FAILED_STATES)
+    requested = Q(kind=AttentionKind.FINISH) & Q(Exists(failed))
+    return Q(session__owner=user.pk) | Q(run__started_by=user.pk) | made | requested
 
 
 def team_items(team: Group) -> QuerySet[AttentionItem]:
@@ -131,8 +139,11 @@ def acknowledge_item(item: AttentionItem, user: User) -> None:
 
 
 def dismiss_item(item: AttentionItem, user: User) -> None:
-    """Hide an item from the user; other users still see it."""
+    """Hide an item from the user; other users still see it, unless a member settles it that way for everyone."""
     _set_marks([item.id], user, "acknowledged_at", "dismissed_at")
+    if item.kind in SHARED_KINDS and item.session is not None and may_write(user, item.about.team):
+        with session_transaction(item.session.id) as transaction:
+            resolve_items(transaction, "dismissed", SHARED_KINDS, key=item.key)
 
 
 def acknowledge_session(session: TaskSession, user: User, *, only_looks: bool = False) -> int:

@@ -41,6 +41,8 @@ class FinishState(StrEnum):
 OPEN_STATES: Final = (FinishState.REQUESTED, FinishState.APPLYING)
 ONCE_STATES: Final = (*OPEN_STATES, FinishState.DONE)
 """States in which the same intent is not added again."""
+FAILED_STATES: Final = (FinishState.REFUSED, FinishState.UNKNOWN)
+"""States of intents that have ended without success, or may have."""
 
 MAX_ATTEMPTS: Final = 8
 """How often an intent is tried before it is given up; the pauses between them take about 20 seconds."""
