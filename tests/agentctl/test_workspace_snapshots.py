@@ -9,6 +9,7 @@ import pytest
 
 from executors_app.agentctl.workspace.preparation import WorkspacePreparation
 from executors_app.agentctl.workspace.working_tree import SnapshotLimits
+from executors_app.machine.git import recovery_snapshots
 from tests.agentctl.running import Running, agentctl
 from tests.executors.repositories import commit, make_repository, run_git
 from tests.waiting import eventually_async
@@ -226,3 +227,33 @@ async def test_only_snapshots_of_this_session_are_restored(
 
     assert (await running.post("/snapshot/restore", commit=named))[0] == status
     assert (repository / "new").read_text() == "x"
+
+
+@pytest.mark.parametrize("is_packed", [False, True], ids=["symbolic", "packed"])
+async def test_planted_recovery_ref_is_replaced_and_never_followed(
+    running: Running, repository: Path, *, is_packed: bool
+) -> None:
+    (repository / "mine").write_text("1")
+    first = await running.sidecar.snapshots.take("asked")
+    run_git(repository, "branch", "bait", first.commit)
+    if is_packed:
+        run_git(repository, "update-ref", REF, "HEAD")
+        run_git(repository, "pack-refs", "--all")
+    else:
+        run_git(repository, "symbolic-ref", REF, "refs/heads/bait")
+    (repository / "mine").write_text("2")
+    second = await running.sidecar.snapshots.take("asked")
+    assert run_git(repository, "rev-parse", REF, "bait").split() == [second.commit, first.commit]
+    assert run_git(repository, "for-each-ref", "--format=%(symref)", REF) == ""
+
+
+async def test_kept_ref_is_not_followed_to_a_branch(running: Running, repository: Path) -> None:
+    (repository / "mine").write_text("1")
+    first = await running.sidecar.snapshots.take("asked")
+    found = recovery_snapshots.find_recovery(running.sidecar.workspace.git.text, REF)
+    assert found is not None
+    aside = f"refs/kandev/kept/session-1/{first.commit[:16]}"
+    run_git(repository, "symbolic-ref", aside, "refs/heads/bait")
+    assert recovery_snapshots.set_recovery_aside(running.sidecar.workspace.git.text, found) == aside
+    assert run_git(repository, "rev-parse", aside) == first.commit
+    assert run_git(repository, "branch", "--list", "bait") == ""

@@ -148,6 +148,6 @@ def _set_aside(git: RunGit, prefix: str, tips: Mapping[str, str], saved: Sequenc
         if used > MAX_KEPT_BYTES:
             left_out[described] = f"the commits beside the branch are larger than {MAX_KEPT_BYTES >> 20} MiB"
             continue
-        git("update-ref", f"{prefix}{commit[:16]}", commit)
+        git("update-ref", "--no-deref", f"{prefix}{commit[:16]}", commit)
         kept[commit] = name
     return LeftCommits(kept, left_out)

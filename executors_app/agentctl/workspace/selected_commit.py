@@ -455,9 +455,9 @@ def _publish(git: WorkspaceGit, state: _State, wanted: Mapping[str, str], made: 
         _write_index(git, updates)
     old = state.head or _NO_OBJECT * len(made)
     try:
-        # The branch by its own name: HEAD could lead to another one by now. The subject is no argument of its own,
-        # because the first one names the ref whose lock is held meanwhile.
-        git.run("update-ref", f"-mcommit: {subject}", state.ref, made, old, all_settings=True)
+        # The branch by its own name: HEAD could lead to another one by now, as could a symbolic branch.
+        # The subject is no argument of its own, because the first one names the ref whose lock is held meanwhile.
+        git.run("update-ref", "--no-deref", f"-mcommit: {subject}", state.ref, made, old, all_settings=True)
     except GitError as error:
         head = _resolve(git, state.ref)
         if head == made:  # a git that was killed after it had moved the branch

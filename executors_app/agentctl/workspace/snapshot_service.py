@@ -154,9 +154,13 @@ class SnapshotService:
     async def _keep_for_turns(self, commit: str) -> None:
         """Let the snapshot outlive the next one; a failure costs only that."""
         try:
-            await self._workspace.call(keep_turn_snapshot, self._workspace.git, self.session_id, commit)
+            follows = await self._workspace.call(keep_turn_snapshot, self._workspace.git, self.session_id, commit)
         except (ApiError, OSError) as error:
             logger.warning("the snapshot %s is kept only until the next one: %s", commit, error)
+            return
+        if not follows:
+            text = "the snapshots of earlier turns can no longer be read: what those turns changed is no longer shown"
+            self._journal.append(JournalKind.LOG, level="warning", text=text)
 
     def tell(self, notice: Notice) -> None:
         """Journal something that people should know about the workspace."""

@@ -8,7 +8,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from executors_app.agentctl.workspace.left_commits import RefMemory, keep_left_commits
 from executors_app.agentctl.workspace.submodule_snapshots import SubmoduleSaver
@@ -20,6 +20,8 @@ from executors_app.machine.git.submodules import Submodule
 from executors_app.machine.git.workspace_git import GitError, WorkspaceGit
 
 logger = logging.getLogger(__name__)
+_MAX_MOVES: Final = 3
+"""How often a snapshot is tried again because its ref was moved meanwhile."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +99,8 @@ class _SnapshotAttempt:
         self._left_out: dict[bytes, str] = {}
         """What is not stored beside the files of the tree, with the reasons."""
         self._ignored_count = 0
+        self._moves = 0
+        """How often the ref was somewhere else than it had been read."""
         self.run, self.text = self._tree.run, self._tree.text
 
     def take(self, reason: str) -> Snapshot:
@@ -150,7 +154,9 @@ class _SnapshotAttempt:
                 raise
             logger.warning("the snapshot at %s is damaged and will be replaced: %s", self._ref, error)
         committed = self.text("rev-parse", committed)
+        # A ref that git cannot read has only its file, and one that names no snapshot may be among the packed ones.
         self._tree.as_agent("rm", "--force", "--", self._git.root / self.text("rev-parse", "--git-path", self._ref))
+        self.run("update-ref", "--no-deref", "-d", self._ref, good=(0, 1, 128))
         return _Objects(None, committed)
 
     def _update_ref(self, reason: str, head: str, objects: _Objects, trees: tuple[str, str, str]) -> Snapshot:
@@ -180,9 +186,10 @@ class _SnapshotAttempt:
         commit = self._commit(files, [head, index, submodules], message)
         # Only if the ref still names the earlier snapshot: sessions that share a worktree share the ref, too.
         try:
-            self.text("update-ref", self._ref, commit, _commit_of(earlier))
+            self.text("update-ref", "--no-deref", self._ref, commit, _commit_of(earlier))
         except GitError:
-            if not self._was_moved(earlier):
+            self._moves += 1
+            if self._moves > _MAX_MOVES or not self._was_moved(earlier):
                 raise
             return self._update_ref(reason, head, self._read_objects(head), trees)
         return Snapshot(self._ref, commit, dirty, changed=True, **about)

@@ -163,7 +163,7 @@ def _parse_submodules(body: str) -> str:
 def set_recovery_aside(git: RunGit, recovery: RecoverySnapshot) -> str:
     """Store a recovery under its own ref, which no later snapshot replaces, and return that ref."""
     ref = f"{KEPT_PREFIX}{recovery.session_id}/{recovery.commit[:16]}"
-    git("update-ref", ref, recovery.commit)
+    git("update-ref", "--no-deref", ref, recovery.commit)
     return ref
 
 

@@ -148,12 +148,16 @@ def _remove_stale(lock: Path) -> bool:
         if _identity(lock) != found:
             return True
     logger.warning("%s was left behind by a git that was killed, and is removed", lock)
-    # With the agent's rights: it could replace a directory on the way by a link.
-    command = ("rm", "--force", "--", str(lock))
+    remove_as_agent(lock)
+    return True
+
+
+def remove_as_agent(path: Path) -> None:
+    """Remove a file of a repository with the agent's rights: it could replace a directory on the way by a link."""
+    command = ("rm", "--force", "--", str(path))
     subprocess.run(
         command, capture_output=True, check=False, timeout=_REMOVE_SECONDS, **spawning.child_user_arguments()
     )
-    return True
 
 
 def _identity(path: Path) -> tuple[int, int, int] | None:

@@ -376,11 +376,11 @@ class SubmoduleRestorer:
             if existing and not is_new:
                 continue
             try:
-                inner.run("update-ref", name, commit)
+                inner.run("update-ref", "--no-deref", name, commit)
             except GitError as error:
                 # As a directory and a file, a newer branch and this one exclude each other.
                 logger.info("a commit is kept under another name than %s: %s", name, error)
-                inner.run("update-ref", f"{KEPT_PREFIX}{commit[:16]}", commit)
+                inner.run("update-ref", "--no-deref", f"{KEPT_PREFIX}{commit[:16]}", commit)
 
     def _set_files(self, saved: SavedSubmodule, inner: WorkspaceGit, *, is_new: bool) -> None:
         recovery = RecoverySnapshot(saved.files, saved.head, saved.index, self._snapshot.session_id)
@@ -412,7 +412,7 @@ class SubmoduleRestorer:
             "commit-tree", saved.files, "-p", saved.head, "-m", "Files of the last snapshot", environment=identity
         ).text
         ref = f"{KEPT_PREFIX}{made[:16]}"
-        inner.run("update-ref", ref, made)
+        inner.run("update-ref", "--no-deref", ref, made)
         return ref
 
 

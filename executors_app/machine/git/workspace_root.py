@@ -155,7 +155,7 @@ def _restore_refs(repository: Path, seed: Seed, pack: IO[bytes], held: int) -> N
         return
     _unpack(repository, pack, held)
     for name, commit in missing.items():
-        run_git(repository, "update-ref", name, commit)
+        run_git(repository, "update-ref", "--no-deref", name, commit)
 
 
 def _set_aside(path: Path) -> None:

@@ -217,7 +217,7 @@ class _Making:
         except RepositoryGitFailed:
             self._remove_junk(held)
             with contextlib.suppress(RepositoryGitFailed):
-                self._git("update-ref", "-d", f"{BRANCH_PREFIX}{branch}", start, hold=held)
+                self._git("update-ref", "--no-deref", "-d", f"{BRANCH_PREFIX}{branch}", start, hold=held)
             raise
 
     def _add_planned(self, plan: RebuildPlan, force: Sequence[str], held: int) -> str:
@@ -274,7 +274,7 @@ class _Making:
     def _attach_head(self, plan: RebuildPlan, held: int) -> None:
         """Point the HEAD of a worktree that was added without a branch at the plan's branch."""
         if plan.creates_branch:
-            self._git("update-ref", plan.ref, plan.commit, "", hold=held)
+            self._git("update-ref", "--no-deref", plan.ref, plan.commit, "", hold=held)
         self._git("symbolic-ref", "HEAD", plan.ref, hold=held, directory=self.worktree.path)
         if not plan.commit:
             self._git("read-tree", "--empty", hold=held, directory=self.worktree.path)
