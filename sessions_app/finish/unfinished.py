@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -25,8 +26,11 @@ SURE_SESSIONS: Final = 5
 """The newest sessions of a task are looked at also when the time is over."""
 SECONDS: Final = 10.0
 """After this time, no further session is looked at, and what it leaves is unknown."""
+CONFIRMED_SECONDS: Final = 60.0
+"""The same while sessions are looked at once more that somebody has seen, which may take longer than before."""
 MAX_PATHS: Final = 200
 """Names of uncommitted files of one session that an answer has; all are counted."""
+_SESSION_COUNT: Final = re.compile(r"[0-9]{1,3}", re.ASCII)
 _LOOKED_AT: Final = 5
 """Merges and pushes of a branch that are looked at, the newest first."""
 
@@ -70,6 +74,8 @@ class UnfinishedTask:
     """Older sessions that nobody has looked at, because there are too many or others took too long."""
     session_count: int
     """All sessions of the task, also those that leave nothing."""
+    looked_at: int = 0
+    """Sessions that were looked at, the newest of the task."""
 
     @property
     def is_something(self) -> bool:
@@ -78,10 +84,13 @@ class UnfinishedTask:
 
     @property
     def version(self) -> str:
-        """Identifies what is left, so that a confirmation is valid for nothing else."""
+        """Identifies what is left, so that a confirmation is valid for nothing else.
+
+        It names how many sessions were looked at, so that the same ones are looked at again, however long that takes.
+        """
         works = [[str(work.session.id), work.branch, work.tip, work.unmerged, _named(work)] for work in self.works]
         parts = [works, self.unread, self.session_count]
-        return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:32]
+        return f"{self.looked_at}-{hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:32]}"
 
 
 def _named(work: UnfinishedWork) -> list[object]:
@@ -96,7 +105,20 @@ class TimeLimit:
     seconds: float = SECONDS
     sure_sessions: int = SURE_SESSIONS
     """Looked at also afterwards."""
+    most_sessions: int = MAX_SESSIONS
+    """Looked at of each task, the newest first."""
     _began: float = field(default_factory=time.monotonic)
+
+    @classmethod
+    def as_confirmed(cls, version: str) -> TimeLimit:
+        """Return the limit within which the sessions are looked at that a version was made of.
+
+        Anything else than a version is as if nothing was seen.
+        """
+        count = version.partition("-")[0]
+        if not _SESSION_COUNT.fullmatch(count):
+            return cls()
+        return cls(CONFIRMED_SECONDS, most_sessions=min(int(count), MAX_SESSIONS))
 
     def is_over(self, looked_at: int) -> bool:
         """Whether no further session is looked at."""
@@ -110,7 +132,7 @@ def unfinished_work(task: Task, limit: TimeLimit | None = None) -> UnfinishedTas
     """
     limit = limit or TimeLimit()
     own_worktree = task.sessions.filter(shares_worktree_of=None)
-    sessions = own_worktree.select_related("task__repository", "executor")[:MAX_SESSIONS]
+    sessions = own_worktree.select_related("task__repository", "executor")[: limit.most_sessions]
     works, looked_at = [], 0
     for session in sessions:
         if limit.is_over(looked_at):
@@ -119,7 +141,7 @@ def unfinished_work(task: Task, limit: TimeLimit | None = None) -> UnfinishedTas
         branch = session_branch(session)
         if branch and (work := _work_of(session, branch)).is_something:
             works.append(work)
-    return UnfinishedTask(works, max(own_worktree.count() - looked_at, 0), task.sessions.count())
+    return UnfinishedTask(works, max(own_worktree.count() - looked_at, 0), task.sessions.count(), looked_at)
 
 
 def _work_of(session: TaskSession, branch: str) -> UnfinishedWork:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from pathlib import Path
+from threading import Thread
 
 import pytest
+from django.db import connection
 from django.utils import timezone
 
 from executors_app.models import ExecutorRunning
@@ -164,3 +166,52 @@ def test_sessions_that_were_not_looked_at_are_unknown(merged: Mergeable) -> None
     assert len(unfinished_work(task).works) == 3
     hasty = unfinished_work(task, TimeLimit(seconds=-1, sure_sessions=1))
     assert (len(hasty.works), hasty.unread, hasty.is_something) == (1, 2, True)
+
+
+@pytest.mark.parametrize("seconds", [10.0, -1.0], ids=["in time", "too slow"])
+def test_confirmation_holds_for_what_was_shown_however_long_it_takes(
+    merged: Mergeable, monkeypatch: pytest.MonkeyPatch, seconds: float
+) -> None:
+    task, user = merged.session.task, make_user()
+    for _ in range(2):
+        change(make_session(task=task), worktree_branch="kandev/other")
+    at_rest(*task.sessions.all())
+    shown = unfinished_work(task, TimeLimit(seconds, sure_sessions=1))
+    monkeypatch.setattr(unfinished, "SURE_SESSIONS", 0)
+    monkeypatch.setattr(unfinished, "SECONDS", -1.0 if seconds > 0 else 10.0)
+    delete_task(task, user, shown.version)
+    assert not Task.objects.filter(id=task.id).exists()
+
+
+@pytest.mark.parametrize("confirmed", ["3", "-", "999-x", "\u0661-x", "1" * 64, f"{'0' * 32}"])
+def test_confirmation_of_any_other_text_is_refused(merged: Mergeable, confirmed: str) -> None:
+    with pytest.raises(WorkUnfinished):
+        delete_task(merged.session.task, make_user(), confirmed)
+    assert Task.objects.filter(id=merged.session.task_id).exists()
+
+
+@pytest.mark.django_db(transaction=True)
+def test_deletion_that_fails_leaves_nothing_archived_for_another_one_to_rely_on(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    at_rest(world.session)
+    seen_by_others: list[object] = []
+
+    def read_from_outside() -> None:
+        try:
+            seen_by_others.append(Task.objects.get(id=world.task.id).archived_at)
+        finally:
+            connection.close()
+
+    def fail(task: Task) -> None:
+        other = Thread(target=read_from_outside)
+        other.start()
+        other.join()
+        if len(seen_by_others) == 2:  # the look after the task was archived
+            raise Conflict("A session of this task has a live execution.")
+
+    monkeypatch.setattr(deletion, "_require_deletable", fail)
+    with pytest.raises(Conflict):
+        delete(world)
+    assert seen_by_others == [None, None]
+    assert Task.objects.get(id=world.task.id).archived_at is None

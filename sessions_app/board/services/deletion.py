@@ -13,7 +13,7 @@ from django.utils import timezone
 from executors_app.models import ExecutorRunning
 from sessions_app.board.services.tasks import delete_session, lock_to_delete
 from sessions_app.finish.models import FinishIntent
-from sessions_app.finish.unfinished import unfinished_work
+from sessions_app.finish.unfinished import TimeLimit, unfinished_work
 from sessions_app.kernel.rules.wording import count_text, plural
 from sessions_app.kernel.services.errors import Conflict, WorkUnfinished
 from sessions_app.models import Intent, Task, TaskSession
@@ -35,7 +35,7 @@ def delete_task(task: Task, by: User, confirmed: str = "") -> None:
     for the task of a workflow run, and while more than ``MAX_SESSIONS`` sessions are left.
     """
     _require_deletable(task)
-    left = unfinished_work(task)
+    left = unfinished_work(task, TimeLimit.as_confirmed(confirmed))
     if left.is_something and left.version != confirmed:
         raise WorkUnfinished(version=left.version)
     _keep_from_starting(task)
@@ -56,14 +56,13 @@ def delete_task(task: Task, by: User, confirmed: str = "") -> None:
 
 
 def _keep_from_starting(task: Task) -> None:
-    """Archive the task, because no session of an archived one starts; undo that if one has started before."""
-    archived = Task.objects.filter(id=task.id, archived_at=None).update(archived_at=timezone.now())
-    try:
+    """Archive the task, because no session of an archived one starts, unless one has started before.
+
+    Both in one transaction, so that there is nothing to undo on which another deletion of this task relies.
+    """
+    with atomic():
+        Task.objects.filter(id=task.id, archived_at=None).update(archived_at=timezone.now())
         _require_deletable(task)
-    except Conflict:
-        if archived:
-            Task.objects.filter(id=task.id).update(archived_at=None)
-        raise
 
 
 def _delete_sessions(task: Task) -> int:
