@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import logging
 import uuid
+from dataclasses import dataclass
 from typing import Final
 
 from django.db import InterfaceError, OperationalError
 
 from executors_app.machine import crash_points
+from executors_app.repositories.remote_address import BadAddress, parse_address
 from executors_app.wire.errors import ExecutorError
 from sessions_app.finish import models
 from sessions_app.finish.effects import EFFECTS, Effect
@@ -23,9 +25,31 @@ RIGHT_LOST: Final = "finish_right_lost"
 OUTCOME_UNKNOWN: Final = "finish_outcome_unknown"
 
 
-def open_intents() -> list[uuid.UUID]:
-    """Return the intents that are to be carried out, the oldest first."""
-    return list(FinishIntent.objects.pending().order_by("created_at", "id").values_list("id", flat=True))
+@dataclass(frozen=True, slots=True)
+class Place:
+    """What an intent works on: it may be slow, or never answer."""
+
+    target: str
+    """One repository, here or on a server: of the intents that work on it, one is carried out at a time."""
+    host: str = ""
+    """The server of a push; empty for a merge."""
+
+
+def open_intents() -> dict[uuid.UUID, Place]:
+    """Return the intents that are to be carried out, the oldest first, with the place of each."""
+    rows = FinishIntent.objects.pending().order_by("created_at", "id")
+    columns = ("id", "kind", "remote", "session__task__repository_id")
+    return {row[0]: _place_of(*row[1:]) for row in rows.values_list(*columns)}
+
+
+def _place_of(kind: str, remote: str, repository_id: uuid.UUID | None) -> Place:
+    if kind != FinishKind.PUSH:
+        return Place(f"repository {repository_id}")
+    try:
+        host = parse_address(remote).host.lower()
+    except BadAddress:  # an address that a later release has stored
+        host = remote
+    return Place(f"remote {remote}", f"host {host}")
 
 
 def carry_out(intent_id: uuid.UUID) -> bool:

@@ -7,22 +7,53 @@ import contextvars
 import logging
 import threading
 import uuid
-from contextlib import suppress
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from functools import partial
 from typing import Final
+from weakref import WeakValueDictionary
 
 from django.db import connection
 
 from executors_app.backoff import Backoff
 from sessions_app.finish import execution
+from sessions_app.finish.execution import Place
 from sessions_app.kernel import actor_context
 from sessions_app.supervisor.job import Job, Supervisor
 
 log = logging.getLogger(__name__)
 CHECK_EVERY: Final = 1.0
 """Minimum seconds between two checks; without an open intent, it waits for a change."""
-MAX_CARRIED_OUT: Final = 4
-"""Intents that are carried out at once, so that a slow repository or remote delays only its own."""
+MAX_CARRIED_OUT: Final = 6
+"""Intents that are carried out at once."""
+MAX_OF_HOST: Final = 2
+"""The same of pushes to one server, so that a server that never answers delays only its own."""
+
+
+class Slots:
+    """How many intents are carried out at once: of all, of one server, and of one repository."""
+
+    def __init__(self) -> None:
+        self._all = asyncio.Semaphore(MAX_CARRIED_OUT)
+        # Whoever waits for one keeps it; one that nobody waits for is forgotten.
+        self._limited: WeakValueDictionary[str, asyncio.Semaphore] = WeakValueDictionary()
+
+    @asynccontextmanager
+    async def take(self, place: Place) -> AsyncIterator[None]:
+        """Wait for a slot and hold it. The widest limit is taken last, so whoever waits for a place takes no slot."""
+        async with AsyncExitStack() as stack:
+            await stack.enter_async_context(self._limit(place.target, 1))
+            if place.host:
+                await stack.enter_async_context(self._limit(place.host, MAX_OF_HOST))
+            await stack.enter_async_context(self._all)
+            yield
+
+    def _limit(self, name: str, count: int) -> asyncio.Semaphore:
+        limit = self._limited.get(name)
+        if limit is None:
+            limit = asyncio.Semaphore(count)
+            self._limited[name] = limit
+        return limit
 
 
 class FinishJob(Job):
@@ -33,14 +64,14 @@ class FinishJob(Job):
     def __init__(self, supervisor: Supervisor) -> None:
         super().__init__(supervisor)
         self._running: dict[uuid.UUID, asyncio.Task[None]] = {}
-        self._slots = asyncio.Semaphore(MAX_CARRIED_OUT)
+        self._slots = Slots()
 
     async def run_step(self) -> None:
         """Begin with what is new, and wait until something may be."""
         changes = self.registry.changes.count
-        for intent_id in await self.registry.database(execution.open_intents):
+        for intent_id, place in (await self.registry.database(execution.open_intents)).items():
             if intent_id not in self._running:
-                task = asyncio.create_task(self._carry_out(intent_id), name=f"finish {intent_id}")
+                task = asyncio.create_task(self._carry_out(intent_id, place), name=f"finish {intent_id}")
                 self._running[intent_id] = task
         await asyncio.sleep(CHECK_EVERY)
         await self.registry.changes.rest(changes)
@@ -52,18 +83,18 @@ class FinishJob(Job):
             task.cancel()
         await asyncio.gather(*running, return_exceptions=True)
 
-    async def _carry_out(self, intent_id: uuid.UUID) -> None:
+    async def _carry_out(self, intent_id: uuid.UUID, place: Place) -> None:
         actor_context.begin_context(cause="finish")
         backoff = Backoff()
         try:
-            while not await self._try(intent_id):  # noqa: ASYNC110  (waits between attempts)
+            while not await self._try(intent_id, place):  # noqa: ASYNC110  (waits between attempts)
                 await asyncio.sleep(backoff.record_failure())
         finally:
             del self._running[intent_id]
 
-    async def _try(self, intent_id: uuid.UUID) -> bool:
+    async def _try(self, intent_id: uuid.UUID, place: Place) -> bool:
         """Try once; return False if it is to be tried again."""
-        async with self._slots:
+        async with self._slots.take(place):
             try:
                 return await _in_thread(intent_id)
             except Exception:

@@ -12,7 +12,7 @@ from executors_app.wire.errors import RepositoryUnusable
 from sessions_app.accounts.authorization import may_merge, may_push
 from sessions_app.accounts.models import TeamRole
 from sessions_app.finish.effects import EFFECTS
-from sessions_app.finish.execution import carry_out, open_intents
+from sessions_app.finish.execution import Place, carry_out, open_intents
 from sessions_app.finish.models import record_plan, settle_done
 from sessions_app.finish.rules.finish import MAX_ATTEMPTS, FinishKind, FinishState, Refusal
 from tests.finish.intents import BEFORE, RESULT, RecordedEffect, give_right, request
@@ -31,12 +31,12 @@ def effect(monkeypatch: pytest.MonkeyPatch) -> RecordedEffect:
 
 def test_intent_moves_the_target_once_and_is_done(effect: RecordedEffect) -> None:
     intent = request()
-    assert open_intents() == [intent.id]
+    assert list(open_intents()) == [intent.id]
     assert carry_out(intent.id)
     row = fresh(intent)
     assert (row.state, row.result_commit, effect.target) == (FinishState.DONE, RESULT, RESULT)
     assert row.ended_at is not None
-    assert open_intents() == []
+    assert open_intents() == {}
     assert names(intent.session)[-2:] == ["session.finish.requested", "session.finish.done"]
     assert carry_out(intent.id), "an intent that has ended is over"
     assert effect.calls == ["prepare", "apply"]
@@ -151,3 +151,22 @@ def test_merge_and_push_need_rights_of_their_own() -> None:
     assert allowed() == [(True, False), nobody, both, both, nobody]
     give_right(session, "push_branches")
     assert allowed() == [both, nobody, both, both, nobody]
+
+
+@pytest.mark.parametrize(
+    ("remote", "host"),
+    [
+        ("git@Git.Example:team/a.git", "host git.example"),
+        ("ssh://git@git.example:2222/team/b.git", "host git.example"),
+        ("https://git.example/team/c.git", "host git.example"),
+        ("of a later release", "host of a later release"),
+    ],
+)
+def test_push_works_on_its_remote_and_its_server(remote: str, host: str) -> None:
+    intent = request(make_session(), kind=FinishKind.PUSH, strategy="", remote=remote)
+    assert open_intents() == {intent.id: Place(f"remote {remote}", host)}
+
+
+def test_merge_works_on_its_repository() -> None:
+    intent = request()
+    assert open_intents() == {intent.id: Place(f"repository {intent.session.task.repository_id}")}

@@ -8,7 +8,8 @@ import pytest
 from asgiref.sync import sync_to_async
 
 from sessions_app.finish.effects import EFFECTS
-from sessions_app.finish.jobs import FinishJob
+from sessions_app.finish.execution import Place
+from sessions_app.finish.jobs import FinishJob, Slots
 from sessions_app.finish.models import FinishIntent
 from sessions_app.finish.rules.finish import FinishKind, FinishState
 from sessions_app.supervisor.loop import SupervisorLoop
@@ -51,3 +52,29 @@ async def test_job_carries_out_what_is_requested(monkeypatch: pytest.MonkeyPatch
         await supervisor.registry.close()
     assert effect.target == RESULT
     assert effect.calls == ["failed", "prepare", "apply"]
+
+
+async def test_stuck_server_and_repository_leave_slots_to_others() -> None:
+    slots, held, tasks = Slots(), [], []
+    end = asyncio.Event()
+
+    async def hold(name: str, place: Place) -> None:
+        async with slots.take(place):
+            held.append(name)
+            await end.wait()
+
+    async def holders() -> list[str]:
+        for _ in range(10):  # whoever can go on has gone on
+            await asyncio.sleep(0)
+        return sorted(held)
+
+    for number in range(4):
+        tasks.append(asyncio.create_task(hold(f"stuck {number}", Place(f"remote {number}", "host stuck"))))
+        tasks.append(asyncio.create_task(hold(f"same {number}", Place("repository a"))))
+    assert await holders() == ["same 0", "stuck 0", "stuck 1"]
+    tasks.append(asyncio.create_task(hold("other server", Place("remote 9", "host other"))))
+    tasks.append(asyncio.create_task(hold("merge", Place("repository b"))))
+    assert await holders() == ["merge", "other server", "same 0", "stuck 0", "stuck 1"]
+    end.set()
+    await asyncio.gather(*tasks)
+    assert len(held) == 10
