@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
 from django import forms
 from django.contrib.auth.models import User
 from django.db.models import QuerySet
+from django.forms.models import ModelChoiceIterator
 
 from executors_app.models import AgentProfile, Executor
 from sessions_app.accounts.authorization import writable_teams
@@ -23,6 +24,15 @@ from sessions_app.prompts.services import TEXT_LIMIT, check_files
 
 MAX_WORKTREES_OFFERED: Final = 50
 """Maximum number of worktrees that the form for a new session offers: those of the newest sessions."""
+
+
+class _ReadOnce(ModelChoiceIterator):  # type: ignore[type-arg]  # at run time it takes none
+    """The choices of one form, read once: a select element asks for the first of them, and then for all."""
+
+    def __iter__(self) -> Iterator[Any]:
+        if not hasattr(self, "_choices"):
+            self._choices = list(super().__iter__())
+        return iter(self._choices)
 
 
 class _StartForm(forms.Form):
@@ -49,7 +59,12 @@ class _StartForm(forms.Form):
         """Offer ``rows`` for the field ``name``."""
         field = self.fields[name]
         assert isinstance(field, forms.ModelChoiceField)  # noqa: S101
+        field.iterator = _ReadOnce
         field.queryset = rows
+
+    def offers(self, name: str) -> bool:
+        """Return whether there is anything to choose for the field ``name``."""
+        return any(True for _ in self.fields[name].widget.choices)
 
 
 class _FilesInput(forms.FileInput):

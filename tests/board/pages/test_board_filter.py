@@ -257,3 +257,21 @@ def test_start_without_an_agent_profile_says_what_is_missing(ada: Client, world:
     assert "There is no agent profile or no executor yet." in answer.text
     assert not task.sessions.exists()
     assert timezone.now() >= task.created_at
+
+
+def test_card_is_as_its_rows_are_however_often_it_was_shown(ada: Client, world: World) -> None:
+    session = world.running_session()
+    before = ada.get("/").content.decode()
+    AgentProfile.objects.filter(id=session.agent_profile_id).update(name="Otter <b>")
+    Task.objects.filter(id=session.task_id).update(title="Fix the <i>tests</i>")
+    after = ada.get("/").content.decode()
+    card = after.partition('<li class="card task"')[2].partition("</li>")[0]
+    assert "Otter" not in before
+    assert ("Otter &lt;b&gt;" in card, "Fix the &lt;i&gt;tests&lt;/i&gt;" in card) == (True, True)
+
+
+def test_form_for_a_new_task_reads_each_choice_once(ada: Client, world: World) -> None:
+    with CaptureQueriesContext(connection) as queries:
+        ada.get("/")
+    statements = [query["sql"] for query in queries]
+    assert len(statements) == len(set(statements))
