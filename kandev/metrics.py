@@ -15,7 +15,7 @@ from django.conf import settings
 from django.contrib.auth.decorators import login_not_required
 from django.core.cache import cache
 from django.db import Error
-from django.db.models import Count, F
+from django.db.models import Count, F, Min
 from django.db.models.functions import Now
 from django.http import HttpRequest, HttpResponse
 from django.utils import timezone
@@ -34,9 +34,10 @@ from executors_app.wire.executions import ExecutorStatus, Observed
 from executors_app.wire.protocol import Code
 from sessions_app.accounts.client_address import parse_client_address
 from sessions_app.hosts import services as hosts
+from sessions_app.hosts.rules.life_signs import Life
 from sessions_app.kernel.database_errors import classify_error
 from sessions_app.kernel.locking import one_snapshot
-from sessions_app.kernel.rules.states import PromptState, SessionState
+from sessions_app.kernel.rules.states import DesiredState, PromptState, SessionState
 from sessions_app.metrics import counters as metric_counters
 from sessions_app.metrics import models as metric_counts
 from sessions_app.metrics.counters import BUCKETS, RESUME_BUCKETS
@@ -149,6 +150,23 @@ _METRICS: Final = (
         ("role", "state"),
     ),
     Metric("kandev_unattended_hosts", "gauge", "Hosts with agents that only their own supervisor reaches, and none."),
+    Metric(
+        "kandev_host_free_bytes",
+        "gauge",
+        "What the disk of the data directory of each host had left when its processes last reported.",
+        ("host",),
+    ),
+    Metric(
+        "kandev_journal_gaps_total",
+        "counter",
+        "Gaps in what agents wrote: lines that were lost before they were in the log.",
+        ("cause",),
+    ),
+    Metric(
+        "kandev_queued_prompt_oldest_age_seconds",
+        "gauge",
+        "Age of the oldest queued prompt of a session that is to run and whose agent is not working; 0 without one.",
+    ),
     Metric("kandev_worker_queue", "gauge", "Background jobs that are waiting for a worker."),
     Metric(
         "kandev_orphans", "gauge", "Orphaned processes, containers and files found by the last check.", ("runtime",)
@@ -204,7 +222,7 @@ PROMPT_STATES_COUNTED: Final = (
 
 
 def collect_metrics() -> Readings:
-    """Read all metrics from the database, with 16 queries, and one for each kind of wait, whatever its size."""
+    """Read all metrics from the database, with 18 queries, and one for each kind of wait, whatever its size."""
     found: defaultdict[tuple[str, tuple[tuple[str, str], ...]], float] = defaultdict(float)
     with one_snapshot():  # else a session that is deleted meanwhile would be counted twice
         counts = list(_collect_all())
@@ -248,9 +266,23 @@ def _sessions() -> Iterator[metric_counts.Count]:
         yield "kandev_sessions", {"state": state}, number
         if code:
             yield "kandev_session_errors", {"code": code}, number
+    yield "kandev_queued_prompt_oldest_age_seconds", {}, _oldest_prompt_age()
     open_ones = Prompt.objects.filter(state__in=PROMPT_STATES_COUNTED).order_by()
     for state, number in open_ones.values_list("state").annotate(n=Count("id")):
         yield "kandev_prompts", {"state": state}, number
+
+
+def _oldest_prompt_age() -> float:
+    """Return the seconds since the oldest prompt was queued that no turn is in the way of; 0 without one."""
+    waiting = Prompt.objects.filter(
+        state=PromptState.QUEUED,
+        session__state=SessionState.WAITING_FOR_INPUT,
+        session__desired_state=DesiredState.RUNNING,
+    )
+    oldest = waiting.aggregate(oldest=Min("created_at"))["oldest"]
+    if oldest is None:
+        return 0.0
+    return max((timezone.now() - oldest).total_seconds(), 0.0)
 
 
 def _waits() -> Iterator[metric_counts.Count]:
@@ -278,6 +310,8 @@ def _processes() -> Iterator[metric_counts.Count]:
     yield "kandev_supervisors_swept", {}, alive["swept"]
     for (role, life), number in hosts.count_processes().items():
         yield "kandev_processes", {"role": role, "state": life}, number
+    for name, free in hosts.free_bytes_by_host().items():
+        yield "kandev_host_free_bytes", {"host": name}, free
     yield "kandev_unattended_hosts", {}, hosts.count_unattended()
     yield "kandev_worker_queue", {}, OrmQ.objects.count()
 
@@ -310,7 +344,7 @@ def _known_labels() -> Mapping[str, Collection[str]]:
         "observed": set(map(str, Observed)),
         "reason": KNOWN_REASONS,
         "runtime": runtimes(),
-        "state": {*map(str, SessionState), *map(str, PromptState)},
+        "state": {*map(str, SessionState), *map(str, PromptState), *map(str, Life)},
         "status": set(map(str, ExecutorStatus)),
     }
 

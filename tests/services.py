@@ -115,6 +115,7 @@ SERVICES: Final[Mapping[str, Callable[[], str]]] = {
     "sshd": _sshd,
     "git over ssh": _git_over_ssh,
     "systemd": _program("systemd-analyze"),
+    "promtool": _program("promtool"),
     "tini": _program("tini"),
     "tmux": _program("tmux"),
     "bundles": lambda: "" if BUNDLES.exists() else "the pages are not bundled (make setup, with npm)",

@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from django.db.models import Count, Q
+from django.db.models import Count, Min, Q
 from django.db.models.functions import Now
 
 from sessions_app.hosts.models import Host, HostMaintenance, HostProcess, Role
@@ -145,6 +145,12 @@ def count_processes() -> dict[tuple[str, str], int]:
         counts[role, Life.UP.value] = up
         counts[role, Life.SILENT.value] = in_all - up
     return counts
+
+
+def free_bytes_by_host() -> dict[str, int]:
+    """Return what the disk of each host's data directory has left, as its processes that are up last reported it."""
+    rows = HostProcess.objects.filter(_UP, free_bytes__isnull=False).order_by().values_list("host__name")
+    return dict(rows.annotate(free=Min("free_bytes")))
 
 
 def count_unattended() -> int:

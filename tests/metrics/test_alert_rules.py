@@ -31,9 +31,17 @@ def series_of(metric: Metric) -> list[str]:
 SERIES: dict[str, Metric] = {name: metric for metric in CATALOGUE.values() for name in series_of(metric)}
 
 
-def alerts() -> list[dict[str, Any]]:
+def rules() -> list[dict[str, Any]]:
     document = yaml.safe_load((EXAMPLES / "alerts.yaml").read_text())
     return [rule for group in document["groups"] for rule in group["rules"]]
+
+
+def alerts() -> list[dict[str, Any]]:
+    return [rule for rule in rules() if "alert" in rule]
+
+
+def recorded() -> set[str]:
+    return {rule["record"] for rule in rules() if "record" in rule}
 
 
 def dashboard() -> dict[str, Any]:
@@ -43,11 +51,20 @@ def dashboard() -> dict[str, Any]:
 
 def queries() -> Iterator[tuple[str, str]]:
     """Yield (name, query) for everything that queries a metric."""
-    for rule in alerts():
-        yield rule["alert"], rule["expr"]
+    for rule in rules():
+        yield rule.get("alert") or rule["record"], rule["expr"]
     for panel in dashboard()["panels"]:
         for target in panel["targets"]:
             yield f"{panel['title']} {target['refId']}", target["expr"]
+
+
+RECORDED = r"\w+:[\w:]+"
+"""The name of a series that a rule records."""
+
+
+def labels_of(metric: Metric) -> set[str]:
+    """The labels of a metric's series."""
+    return {*metric.labels, "le"} if metric.kind == "histogram" else set(metric.labels)
 
 
 def mistakes(query: str) -> Iterator[str]:
@@ -55,17 +72,19 @@ def mistakes(query: str) -> Iterator[str]:
     if any(query.count(left) != query.count(right) for left, right in ("()", "[]", "{}")):
         yield "a bracket is open"
     plain = re.sub(r'"[^"]*"|\[[^\]]*\]', "", query)
+    yield from (f"{name} is not recorded" for name in set(re.findall(RECORDED, plain)) - recorded())
+    plain = re.sub(RECORDED, "", plain)
     for word in re.findall(r"[a-zA-Z_]\w*", plain):
         if word not in SERIES and word not in FUNCTIONS:
             yield f"there is no {word}"
     for name, matchers in re.findall(r"(\w+)\{([^}]*)\}", query):
         for label in re.findall(r"(\w+)\s*[=!]", re.sub(r'"[^"]*"', "", matchers)):
-            if name in SERIES and label not in SERIES[name].labels:
+            if name in SERIES and label not in labels_of(SERIES[name]):
                 yield f"{name} has no {label}"
     for labels, inside in re.findall(r"by \(([^)]*)\) \((.*?)\[", query):
         found = next((SERIES[word] for word in re.findall(r"\w+", inside) if word in SERIES), None)
         for label in re.split(r",\s*", labels):
-            if found and label not in (*found.labels, "le" if found.kind == "histogram" else ""):
+            if found and label not in labels_of(found):
                 yield f"{found.name} has no {label}"
 
 
@@ -81,6 +100,7 @@ def test_query_uses_existing_series_and_labels(name: str, query: str) -> None:
         'kandev_sessions{colour="red"}',
         "rate(kandev_sessions[5m]",
         "sum by (state) (rate(kandev_tokens_total[5m]))",
+        "kandev:unheard_of:ratio > 1",
     ],
 )
 def test_query_for_an_unknown_series_is_detected(query: str) -> None:

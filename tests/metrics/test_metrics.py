@@ -15,7 +15,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from kandev import metrics
 from kandev.metrics import CATALOGUE, collect_metrics
-from sessions_app.models import Supervisor
+from sessions_app.models import Host, HostProcess, Prompt, Supervisor
 from tests.supervisor.rows import change, execution_of, make_session, running_session
 
 pytestmark = pytest.mark.django_db
@@ -86,12 +86,12 @@ def test_every_catalogued_metric_is_exported_with_its_type() -> None:
 
 def test_query_count_does_not_grow_with_sessions(django_assert_num_queries: Any) -> None:
     running_session("Begin")
-    with django_assert_num_queries(25):
+    with django_assert_num_queries(27):
         collect_metrics()
     for _ in range(5):
         running_session("Begin")
         make_session("Later")
-    with django_assert_num_queries(25):
+    with django_assert_num_queries(27):
         collect_metrics()
 
 
@@ -139,3 +139,30 @@ def test_database_outage_is_distinguished_from_a_web_outage(monkeypatch: pytest.
     assert {name for name, _ in samples()} == {"kandev_database_up"}, "no count falls to 0"
     monkeypatch.undo()
     assert value("kandev_database_up") == 1
+
+
+def test_processes_and_disks_of_hosts_are_shown_by_role_state_and_host() -> None:
+    now = timezone.now()
+    for name, free in (("one", 5_000), ("two", 7_000)):
+        host = Host.objects.create(name=name, first_seen_at=now)
+        for role in ("web", "worker"):
+            HostProcess.objects.create(
+                host=host, place="p", role=role, release="1", started_at=now, beat_at=now, free_bytes=free
+            )
+    HostProcess.objects.filter(host__name="two", role="worker").update(beat_at=now - timedelta(hours=1), free_bytes=1)
+    assert value("kandev_processes", role="worker", state="up") == 1
+    assert value("kandev_processes", role="worker", state="silent") == 1
+    assert (value("kandev_host_free_bytes", host="one"), value("kandev_host_free_bytes", host="two")) == (5_000, 7_000)
+
+
+@pytest.mark.parametrize(
+    ("state", "desired", "waits"),
+    [("WAITING_FOR_INPUT", "running", True), ("RUNNING", "running", False), ("WAITING_FOR_INPUT", "stopped", False)],
+)
+def test_age_of_a_prompt_counts_while_nothing_is_in_its_way(state: str, desired: str, waits: bool) -> None:
+    session = make_session("Waits")
+    change(session, state=state, desired_state=desired)
+    Prompt.objects.update(created_at=timezone.now() - timedelta(minutes=20))
+    age = value("kandev_queued_prompt_oldest_age_seconds")
+    assert age is not None
+    assert (age >= 1200) == waits

@@ -31,6 +31,7 @@ from sessions_app.kernel import actor_context
 from sessions_app.kernel.database_threads import is_too_long
 from sessions_app.kernel.locking import LockTimer, lock_on_first_write
 from sessions_app.kernel.rules.states import WorkState
+from sessions_app.metrics.models import count_in_transaction
 from sessions_app.models import (
     Lease,
     LeaseLost,
@@ -444,6 +445,7 @@ def _record_gaps(transaction: SessionTransaction, execution: ExecutorRunning, ne
     since = execution.last_seen_at
     for reason in new_lines.gaps:
         transaction.record_event(JournalGap(reason=reason, since=since.isoformat() if since else None))
+        count_in_transaction([("kandev_journal_gaps_total", {"cause": reason}, 1)])
     for reason, lines in _by_reason(new_lines.skipped).items():
         count, first = len(lines), lines[0]
         log.warning("session %s: %d lines of its journal are skipped: %s", transaction.session.id, count, reason)
