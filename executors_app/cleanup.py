@@ -282,6 +282,21 @@ def find_kept_turns(repository: Path, session_id: str) -> Ref | None:
     return (ref, commit)
 
 
+def keep_newest_snapshot(repository: Path, session_id: str) -> str:
+    """Give the session's newest snapshot a ref that no later one replaces, and return it; empty if there is none.
+
+    May be repeated. Raises RepositoryUnusable, ValueError.
+    """
+    team = TeamRepository.open(repository)
+    found = recovery_snapshots.find_recovery(team.git.text, recovery_snapshots.session_recovery_ref(session_id))
+    if found is None or found.session_id != session_id:
+        return ""
+    ref = f"{recovery_snapshots.KEPT_PREFIX}{session_id}/{found.commit[:16]}"
+    if team.refs(ref).get(ref) is None:
+        team.update_refs({ref: ("", found.commit)})
+    return ref
+
+
 def drop_refs(repository: Path, session_id: str, refs: Sequence[Ref]) -> bool:
     """Remove refs that still name the given commits; raises GitFailed for one that has moved.
 

@@ -25,6 +25,7 @@ PROCESSES: Final = {
     "suspension": ("supervisor",),
     "finish_request": ("web",),
     "finish": ("supervisor",),
+    "lost": ("hosts", "supervisor"),
     "agentctl": ("agentctl",),
 }
 """The kinds of process that reach a point, by the first part of its name."""
@@ -102,6 +103,11 @@ POINT_NAMES: Final = (
     "finish.applied",
     "finish.end_written",
     "finish.end_committed",
+    # lost hosts
+    "lost.declared",
+    "lost.unwritten",
+    "lost.ended",
+    "lost.returned",
     # the sweep
     "sweep.decided",
     "sweep.leftovers_ended",

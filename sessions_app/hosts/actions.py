@@ -8,7 +8,7 @@ from typing import Final
 
 from django.contrib.auth.models import User
 
-from sessions_app.hosts import cordons
+from sessions_app.hosts import cordons, losses
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,5 +24,6 @@ class HostAction:
 ACTIONS: Final[Mapping[str, HostAction]] = {
     "cordon": HostAction(cordons.cordon, "{name} takes no new sessions. What runs there goes on."),
     "drain": HostAction(cordons.drain, "{name} is drained: its sessions are stopped as they come to rest."),
+    "lost": HostAction(losses.declare_lost, "{name} is lost. Its sessions there end within seconds."),
     "uncordon": HostAction(cordons.uncordon, "{name} is in service again."),
 }

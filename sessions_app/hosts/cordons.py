@@ -7,9 +7,12 @@ decided about the name is decided about all of them.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
 
 from django.contrib.auth.models import User
 from django.db import transaction
+from django.db.models import QuerySet
 from django.utils import timezone
 
 from executors_app.models import ExecutorRunning
@@ -92,11 +95,33 @@ def _set_in_service(row: HostMaintenance) -> bool:
     return True
 
 
+def places_here() -> QuerySet[HostProcess, Any]:
+    """Select the places of the host of this process, as executions name them; those before a reboot, too."""
+    name, machine = heartbeats.own_host_key()
+    return HostProcess.objects.filter(host__name=name, host__machine=machine).order_by().values("place")
+
+
 def maintenance_here() -> HostMaintenance | None:
     """Return what was decided about the host of this process; one query."""
     name, machine = heartbeats.own_host_key()
     rows = HostMaintenance.objects.select_related("host")
     return rows.filter(host__name=name, host__machine=machine).first()
+
+
+@dataclass(frozen=True, slots=True)
+class StandingOrders:
+    """What people have decided about this host and the others."""
+
+    here: Orders
+    is_another_lost: bool
+
+
+def load_standing_orders() -> StandingOrders:
+    """Return what was decided about the hosts; one query, because a supervisor asks after every change."""
+    rows = list(HostMaintenance.objects.select_related("host"))
+    key = heartbeats.own_host_key()
+    own = next((row for row in rows if (row.host.name, row.host.machine) == key), None)
+    return StandingOrders(orders_of(own), any(row.lost_at is not None for row in rows if row is not own))
 
 
 def is_draining_here() -> bool:

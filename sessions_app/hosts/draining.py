@@ -126,7 +126,8 @@ def _is_at_rest(transaction: SessionTransaction) -> bool:
 def release_drained_sessions() -> list[uuid.UUID]:
     """Forget why sessions of this host were stopped, so that sweeps resume them; return which. At most ``BATCH``."""
     rows = ExecutorRunning.objects.filter(status=ExecutorStatus.STOPPED, status_reason=DRAINED_REASON)
-    rows = rows.filter(session__agent_execution_id=F("id")).order_by("session_id")[:BATCH]
+    rows = rows.filter(session__agent_execution_id=F("id"), host_id__in=cordons.places_here())
+    rows = rows.order_by("session_id")[:BATCH]
     own = {row.id: row.session_id for row in rows if leases.is_local_execution(row)}
     if not own:
         return []

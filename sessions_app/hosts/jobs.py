@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 
-from sessions_app.hosts import cordons, draining
+from sessions_app.hosts import cordons, draining, losses, returns
 from sessions_app.hosts.heartbeats import Heartbeat
 from sessions_app.hosts.models import Role
 from sessions_app.hosts.rules.life_signs import BEAT_EVERY
@@ -42,15 +43,42 @@ class MaintenanceJob(Job):
 
     name = "host maintenance"
 
+    def __init__(self, supervisor: Supervisor) -> None:
+        super().__init__(supervisor)
+        self._may_have_drained = True
+        """Whether sessions may have been stopped for this host that are not released yet."""
+
+    async def prepare(self) -> None:
+        """End what this host still runs although it was declared lost, before anything is claimed."""
+        await returns.end_lost_executions(self.registry)
+
     async def run_step(self) -> None:
         """Do what was decided, and wait until more may be due."""
         changes = self.registry.changes.count
-        is_draining = await self.registry.database(cordons.is_draining_here)
+        orders = await self.registry.database(cordons.load_standing_orders)
+        if orders.here.lost:
+            await returns.end_lost_executions(self.registry)
+        if orders.is_another_lost:
+            await self._end_lost_elsewhere()
         is_left = False
-        if is_draining:
+        if orders.here.draining:
+            self._may_have_drained = True
             is_left = await draining.stop_sessions_at_rest(self.registry)
             self.supervisor.dispatcher.announce_work()
-        else:
-            self.supervisor.rechecks.add(await self.registry.database(draining.release_drained_sessions))
+        elif self._may_have_drained:
+            await self._release_drained()
         await asyncio.sleep(MAINTENANCE_EVERY)
         await self.registry.changes.rest(changes, DRAIN_EVERY if is_left else REST)
+
+    async def _release_drained(self) -> None:
+        """Let the sessions be resumed that were stopped for this host."""
+        while released := await self.registry.database(draining.release_drained_sessions):
+            self.supervisor.rechecks.add(released)
+        self._may_have_drained = False
+
+    async def _end_lost_elsewhere(self) -> None:
+        """End the executions of hosts that were declared lost, in case whoever declared it could not."""
+        for lost in await self.registry.database(losses.load_lost):
+            is_here = await asyncio.to_thread(losses.is_work_here, lost)
+            if await self.registry.database(partial(losses.end_lost, lost, is_here=is_here)):
+                self.supervisor.dispatcher.announce_work()

@@ -57,6 +57,11 @@ class HostReport:
     """What people have decided about it; None: it is in service."""
 
     @property
+    def is_up(self) -> bool:
+        """Whether any of its processes reports."""
+        return any(one.life is Life.UP for one in self.processes)
+
+    @property
     def service_state(self) -> str:
         """What people have decided about it, in a word; empty if it is in service."""
         return service_state(self.maintenance)

@@ -148,6 +148,37 @@ class Drained(Event, name="session.drained", recorded_by="the supervisor of a ho
         return Label(f"Stopped for the maintenance of {self.host}. It is resumed afterwards", "off")
 
 
+class HostLost(Event, name="session.host_lost", recorded_by="the declaration that its host is lost", audited=True):
+    """A person has declared the session's host lost."""
+
+    host: str = Field(description="the name of the host")
+    is_work_here: bool = Field(
+        description="whether the branch or a snapshot was found on the machine that ended the execution"
+    )
+
+    def timeline_label(self) -> Label:
+        """Name the host, and say where the work is."""
+        if self.is_work_here:
+            return Label(f"The host {self.host} was declared lost. The session can go on elsewhere", "bad")
+        return Label(f"The host {self.host} was declared lost, with the work of this session", "bad")
+
+
+class LostHostReturned(
+    Event, name="session.lost_host_returned", recorded_by="the host, once it has ended what it still ran", audited=True
+):
+    """A host that was declared lost is back, and has ended its execution of the session."""
+
+    host: str = Field(description="the name of the host")
+    ref: str = Field(description="the ref under which the last saved work there is kept; empty if there is none")
+
+    def timeline_label(self) -> Label:
+        """Say where the work is."""
+        text = f"The host {self.host} is back and has ended what it still ran of this session"
+        if self.ref:
+            text += f". Its last saved work is kept as {self.ref}"
+        return Label(text, "off")
+
+
 class AgentExited(Event, name="session.agent_exited", recorded_by="ingest", audited=True):
     """The agent's process has ended."""
 

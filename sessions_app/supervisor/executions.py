@@ -7,6 +7,7 @@ import uuid
 from django.db.models import Q
 
 from executors_app.models import ExecutorRunning
+from executors_app.repositories.workspace_store import execution_storage
 from executors_app.wire.executions import ExecutionFacts, LaunchSpec
 from sessions_app.models import TaskSession
 from sessions_app.recovery.services.assessment import execution_facts_of
@@ -46,6 +47,10 @@ def _worktree_of(execution: ExecutorRunning, session: TaskSession) -> tuple[str,
     A shared worktree may have been created by any session that works in it. Its path must be found: a launch without
     it would create an empty worktree in place of a lost one, and hide the loss.
     """
+    if execution.worktree_branch and not execution.worktree_path:
+        # Its worktree was on a host that is lost, and is rebuilt here: a new one would hide that work is missing.
+        worktree = execution_storage().worktree_of(str(session.worktree_owner_id), "", execution.worktree_branch)
+        return str(worktree.path), worktree.branch
     if execution.worktree_path or (session.has_agent and session.shares_worktree_of_id is None):
         return execution.worktree_path, execution.worktree_branch
     owner = session.worktree_owner_id

@@ -48,6 +48,9 @@ class Job:
         """Whether it runs; a job that is switched off costs nothing."""
         return True
 
+    async def prepare(self) -> None:
+        """Do what has to be done before this supervisor claims anything."""
+
     async def run_step(self) -> None:
         """Take one step, and wait until the next one is due."""
         raise NotImplementedError

@@ -58,6 +58,8 @@ class SupervisorLoop:
         await self.registry.database(database_restore.detect_restore)
         await self.registry.database(leases.register_supervisor, self.registry.boot_id)
         self._spawn("renew leases", self._renew_leases)
+        for job in self.jobs:
+            await job.prepare()
 
     async def sweep(self, scope: SweepScope, *, progress: ProgressCallback = ignore_progress) -> SweepRun:
         """Sweep once and store the result. The starts and stops that it decides on are written as intents."""

@@ -25,6 +25,7 @@ _INTERRUPTION_CAUSES: Final[Mapping[str, str]] = {
     "agent_exited": "The agent’s process ended in the middle of the turn",
     "agentctl_gone": "The agent and its agentctl ended in the middle of the turn",
     "out_of_memory": "The system ended the agent in the middle of the turn, because memory ran out",
+    "host_lost": "The turn was interrupted because its host was declared lost",
     "stopped": "The turn ended because the agent was stopped",
     "closed": "The turn ended because the session was closed",
 }
@@ -37,6 +38,7 @@ _END_CAUSES: Final[Mapping[str, str]] = {
     "closed": "the session was closed",
     "idle": "the session fell asleep",
     "drained": "its host is under maintenance",
+    "host_lost": "its host was declared lost",
 }
 _OWN_WORK_ENDS: Final[Mapping[str, Label]] = {
     "quiet": Label("The agent’s own work counts as ended: nothing more has arrived", "good"),

@@ -64,7 +64,12 @@ LAST_OUTPUT = 3
 
 
 def interrupt_turn(
-    transaction: SessionTransaction, reason: str, update: ConversationUpdate | None = None, *, is_present: bool = True
+    transaction: SessionTransaction,
+    reason: str,
+    update: ConversationUpdate | None = None,
+    *,
+    is_present: bool = True,
+    may_continue: bool = True,
 ) -> bool:
     """Interrupt the open turn, because its agent is gone: close its messages, permission requests and prompts.
 
@@ -72,7 +77,7 @@ def interrupt_turn(
     for a turn that the agent began itself: nobody prompted it, so it is never continued.
     ``session.run.interrupted`` is recorded once per run: a unique key in the database enforces it. The session moves to
     WAITING_FOR_INPUT, unless it has ended for good. ``update`` is the conversation of a batch that is being applied;
-    without one, the changes are scheduled here.
+    without one, the changes are scheduled here. Without ``may_continue``, nothing asks an agent to continue the turn.
     """
     run = transaction.open_turn
     conversation = update or ConversationUpdate(transaction)
@@ -88,7 +93,7 @@ def interrupt_turn(
         transaction.move_run("interrupt", reason=reason, once=f"run.interrupted:{run.id}", unfinished_tools=tools)
     interrupted = _settle_prompts(transaction)
     if run is not None and not is_own:
-        _plan_continuation(transaction, run, interrupted, tools)
+        _plan_continuation(transaction, run, interrupted, tools, may_continue=may_continue)
         if is_present:  # of earlier turns
             _record_outside_work(transaction, conversation, reason, (), was_working=False)
     if SESSION.allows(transaction.session.state, "interrupt"):
@@ -283,7 +288,7 @@ def _settle_prompts(transaction: SessionTransaction) -> Prompt | None:
 
 
 def _plan_continuation(
-    transaction: SessionTransaction, run: Turn, interrupted: Prompt | None, tools: list[str]
+    transaction: SessionTransaction, run: Turn, interrupted: Prompt | None, tools: list[str], *, may_continue: bool
 ) -> None:
     """Note the interruption for the next prompt, and queue a continue prompt if no new prompt supersedes the turn.
 
@@ -306,7 +311,7 @@ def _plan_continuation(
     if not continuation.was_interrupted(facts) or interrupted is None:
         return
     prompts.note_interruption(transaction, run, tools)
-    if continuation.should_continue(facts) and _restarts_unasked(transaction):
+    if may_continue and continuation.should_continue(facts) and _restarts_unasked(transaction):
         interruption = continuation.Interruption(session.task.title, prompts.whole_request(interrupted), tools)
         _put_continue_prompt(transaction, run, interrupted, continuation.continue_prompt(interruption))
 

@@ -22,8 +22,17 @@ from django.utils import timezone
 from executors_app.machine import crash_points
 from executors_app.wire.protocol import JournalKind
 from sessions_app.finish.execution import carry_out
+from sessions_app.hosts.losses import declare_lost, end_lost, load_lost
 from sessions_app.kernel.services.errors import SessionsError
-from sessions_app.models import BackgroundWork, BudgetHold, RepositoryRemote, TaskSession, TurnUsage, WaitKey
+from sessions_app.models import (
+    BackgroundWork,
+    BudgetHold,
+    HostMaintenance,
+    RepositoryRemote,
+    TaskSession,
+    TurnUsage,
+    WaitKey,
+)
 from sessions_app.prompts import services as prompts
 from sessions_app.prompts.delivery import claim_next_prompt
 from sessions_app.prompts.models import QUEUE_ORDER
@@ -39,6 +48,7 @@ from sessions_app.workflows.services.schedules import start_due_runs
 from sessions_app.workflows.services.workflows import save_workflow
 from tests.finish.intents import give_right
 from tests.finish.repositories import Mergeable, mergeable
+from tests.hosts.processes import reported
 from tests.prompts.test_steering import Working
 from tests.repositories.remote_servers import (
     TOKEN,
@@ -51,7 +61,7 @@ from tests.repositories.remote_servers import (
 )
 from tests.services import SERVICES
 from tests.supervisor.journals import Journal, ingest
-from tests.supervisor.rows import MINE, make_task, make_user, names, running_session
+from tests.supervisor.rows import MINE, change, execution_of, make_task, make_user, names, running_session
 from tests.turns.test_agent_turns import after_a_turn, age, working_alone
 
 SERVERS: Final = list[GitSshServer]()
@@ -327,6 +337,29 @@ def show_push(made: Mergeable, hosted: Path, commit: str) -> Any:
     return [*show_merge(made)[:2], list(hosted_refs(hosted).values()) == [commit], runs]
 
 
+def lose_host() -> Step:
+    """Declare a host lost, and end its session, which is in mid-turn."""
+    session = with_first_prompt("delivered")
+    name = session.id.hex
+    change(execution_of(session), host_id=name, worktree_branch="kandev/x")
+    session.runs.create(message_id="p1", state="running", has_process=True, started_at=timezone.now())
+    reported("supervisor", 600, name=name, place=name)
+
+    def act() -> None:
+        declare_lost(name, None)
+        for lost in load_lost(name):
+            end_lost(lost, is_here=False)
+
+    return Step(act, partial(show_loss, session))
+
+
+def show_loss(session: TaskSession) -> Any:
+    """Return the session, its executions, and whether the host is lost."""
+    rows = session.executions.order_by("created_at").values_list("status", "status_reason", "generation", "host_id")
+    is_lost = HostMaintenance.objects.filter(host__name=session.id.hex).exists()
+    return [show_session(session), [[*row, bool(host)] for *row, host in rows], is_lost]
+
+
 PROMPT: Final = ("request.prompt_written", "request.prompt_committed")
 ORDER: Final = ("request.order_written", "request.order_committed")
 QUEUE: Final = ("queue.change_written", "queue.change_committed")
@@ -346,6 +379,7 @@ POINTS: Final[dict[Callable[[], Step], tuple[str, ...]]] = {
     **dict.fromkeys((begin_hold, end_hold), HOLD),
     request_merge: ("finish_request.written", "finish_request.committed"),
     **dict.fromkeys((push, push_over_ssh, merge), FINISH),
+    lose_host: ("lost.declared", "lost.unwritten", "lost.ended"),
     start_scheduled_run: ("schedule.run_written", "schedule.slot_moved", "schedule.run_committed"),
 }
 """The crash points of each step, in their order."""

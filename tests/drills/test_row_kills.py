@@ -22,7 +22,7 @@ BEFORE_COMMIT = (
     *("usage.turn_counted", "budget.hold_written", "schedule.run_written", "schedule.slot_moved"),
 )
 
-IN_BETWEEN = ("finish.planned", "finish.applied", "finish.end_written")
+IN_BETWEEN = ("lost.declared", "lost.unwritten", "finish.planned", "finish.applied", "finish.end_written")
 """Points between two commits of a step: some of it is done, and whoever repeats it completes the rest."""
 
 

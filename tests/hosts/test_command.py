@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from io import StringIO
 from typing import Any
 
@@ -11,7 +12,6 @@ from django.core.management import CommandError, call_command
 from django.utils import timezone
 
 from sessions_app.hosts.models import HostMaintenance
-from sessions_app.management.commands import hosts as command
 from sessions_app.models import Supervisor
 from tests.hosts.processes import reported
 from tests.supervisor.rows import change, execution_of, running_session
@@ -67,7 +67,7 @@ def test_drain_waits_until_nothing_runs_there(monkeypatch: pytest.MonkeyPatch) -
     reported("supervisor", 0)
     attend("p1")
     execution = execution_of(running_session(execution={"host_id": "p1"}))
-    monkeypatch.setattr(command.time, "sleep", lambda _: change(execution, status="stopped"))
+    monkeypatch.setattr(time, "sleep", lambda _: change(execution, status="stopped"))
     assert run("drain", "build-1", "--wait").splitlines() == [
         "1 session still runs",
         "Nothing runs on build-1 any more.",
@@ -81,7 +81,7 @@ def test_interrupted_wait_leaves_the_host_draining(monkeypatch: pytest.MonkeyPat
     def interrupt(_: Any) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(command.time, "sleep", interrupt)
+    monkeypatch.setattr(time, "sleep", interrupt)
     with pytest.raises(CommandError, match="build-1 drains on") as error:
         run("drain", "build-1", "--wait")
     assert error.value.returncode == 130

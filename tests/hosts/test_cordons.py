@@ -10,7 +10,7 @@ from django.utils import timezone
 from executors_app.machine.process import identity
 from sessions_app.accounts.audit import recent_changes
 from sessions_app.hosts import cordons, draining, heartbeats
-from sessions_app.hosts.models import Host, HostMaintenance
+from sessions_app.hosts.models import Host, HostMaintenance, Role
 from sessions_app.hosts.remaining import remaining_on
 from sessions_app.hosts.rules.maintenance import Orders, RunFacts, takes_start, why_running
 from sessions_app.kernel.services.errors import NotFound
@@ -42,7 +42,7 @@ pytestmark = pytest.mark.django_db
 def host(db: None, settings: Any) -> Host:
     """Return the host of this process, which has reported."""
     settings.KANDEV_HOST_NAME = "build-1"
-    heartbeats.Heartbeat(heartbeats.Role.SUPERVISOR).beat()
+    heartbeats.Heartbeat(Role.SUPERVISOR).beat()
     return Host.objects.get()
 
 
@@ -227,3 +227,12 @@ def test_stop_that_is_not_carried_out_yet_counts_as_running(host: Host) -> None:
     write_stopped(session.id, None, "drained")
     Intent.objects.update(done_at=timezone.now())
     assert remaining_on([host]).count == 0
+
+
+def test_standing_orders_are_read_with_one_query(django_assert_num_queries: Any) -> None:
+    another = Host.objects.create(name="build-2", first_seen_at=timezone.now())
+    HostMaintenance.objects.create(host=another, lost_at=timezone.now())
+    cordons.drain("build-1", None)
+    with django_assert_num_queries(1):
+        found = cordons.load_standing_orders()
+    assert found == cordons.StandingOrders(Orders(cordoned=True, draining=True), is_another_lost=True)

@@ -38,7 +38,8 @@ class HostActionView(ApiView):
 
         `cordon`: it takes no new sessions. `drain`: in addition, each of its sessions is stopped once it is at rest.
         `uncordon`: it is in service again, and what a drain has stopped is resumed. Repeating an action changes
-        nothing. Returns what still runs on the host.
+        nothing. `lost`: it is gone for ever; its sessions there end, and can be started on other hosts. Refused with
+        `host_reporting` while it reports. Returns what still runs on the host.
         """
         if action not in ACTIONS:
             raise Http404(action)

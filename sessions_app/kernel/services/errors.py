@@ -82,6 +82,10 @@ class DefaultExecutor(SessionsError, code="default_executor"):
     """This is the default executor. Make another one the default first."""
 
 
+class HostReporting(SessionsError, code="host_reporting"):
+    """The host reports that it is there, so it is not lost. Drain it instead."""
+
+
 class AlreadyRunning(SessionsError, code="already_running"):
     """The session is already running."""
 

@@ -12,7 +12,7 @@ from typing import Any, Final
 from django.contrib.humanize.templatetags.humanize import naturaltime
 from django.core.management.base import CommandError, CommandParser
 
-from sessions_app.hosts import cordons, services
+from sessions_app.hosts import cordons, losses, services
 from sessions_app.hosts.remaining import MAX_NAMED, Remaining, remaining_on
 from sessions_app.hosts.services import HostReport, ProcessReport
 from sessions_app.kernel.rules.wording import plural
@@ -41,6 +41,10 @@ class Command(VisibleCommand):
         commands = parser.add_subparsers(dest="action", metavar="COMMAND", title="commands")
         _add_command(commands, "cordon", "let a host take no new sessions; what runs there goes on")
         _add_command(commands, "uncordon", "put a host back into service, and resume what a drain has stopped")
+        lost = _add_command(commands, "lost", "declare a host lost that is gone for ever, and end its sessions there")
+        lost.add_argument("--yes", action="store_true", default=argparse.SUPPRESS, help="confirm that it is gone")
+        parser.add_argument("--lost", metavar="NAME", default="", help="the same as the command lost")
+        parser.add_argument("--yes", action="store_true", help="confirm --lost")
         drain = _add_command(commands, "drain", "cordon a host, and stop each of its sessions once it is at rest")
         drain.add_argument("--wait", action="store_true", help="wait until nothing runs there any more")
         drain.add_argument(
@@ -55,6 +59,8 @@ class Command(VisibleCommand):
         """Do what the command says; without one, list. Exits with 2 and one line if that cannot be done."""
         with report_database_errors():
             try:
+                if options["lost"]:
+                    options |= {"action": "lost", "name": options["lost"]}
                 _ACTIONS[options["action"]](self, options)
             except SessionsError as error:
                 raise CommandError(error.message, returncode=EXIT_COULD_NOT_RUN) from error
@@ -98,6 +104,42 @@ class Command(VisibleCommand):
         self._report(options, remaining)
         if remaining.count and options["wait"]:
             sys.exit(EXIT_STILL_RUNNING)
+
+    def lose(self, options: Mapping[str, Any]) -> None:
+        """Declare a host lost, and end its sessions there one by one."""
+        name = options["name"]
+        if not options["yes"]:
+            raise CommandError(
+                f"If {name} still runs somewhere, its agents go on without Kandev. Say --yes if it is gone for ever.",
+                returncode=EXIT_COULD_NOT_RUN,
+            )
+        losses.declare_lost(name, None)
+        total, ended, without_work = losses.count_lost(name), 0, 0
+        while batch := losses.load_lost(name):
+            for lost in batch:
+                is_here = losses.is_work_here(lost)
+                if losses.end_lost(lost, is_here=is_here):
+                    ended += 1
+                    without_work += not is_here
+            if not options["json"]:
+                self.stdout.write(f"{ended} of {total} sessions ended")
+        self._report_loss(options, ended, without_work)
+
+    def _report_loss(self, options: Mapping[str, Any], ended: int, without_work: int) -> None:
+        name = options["name"]
+        if options["json"]:
+            document = {"name": name, "lost": True, "ended": ended, "work_not_here": without_work}
+            self.stdout.write(json.dumps(document, indent=2))
+            return
+        self.stdout.write(f"{name} is lost. Its sessions can be started on other hosts, from their pages.")
+        if without_work:
+            self.stdout.write(
+                plural(
+                    without_work,
+                    f"The work of 1 session was not found on this machine: it is on {name}.",
+                    f"The work of {{}} sessions was not found on this machine: it is on {name}.",
+                )
+            )
 
     def _wait(self, options: Mapping[str, Any], look: Callable[[], Remaining]) -> Remaining:
         """Look until nothing runs any more or the time is over, and return what then runs; once without ``--wait``."""
@@ -155,6 +197,7 @@ _ACTIONS: Final[Mapping[str | None, Callable[[Command, Mapping[str, Any]], None]
     "cordon": Command.cordon,
     "uncordon": Command.uncordon,
     "drain": Command.drain,
+    "lost": Command.lose,
 }
 
 

@@ -19,6 +19,8 @@ SEEN_RECENTLY = timedelta(seconds=30)
 UNREACHABLE = "unreachable"
 """Error code of execution and session while it is unknown whether the agent runs."""
 WORKTREE_MISSING = "worktree_missing"
+HOST_LOST = "host_lost"
+"""Error code of a session, and ``status_reason`` of its executions, whose host a person has declared lost."""
 MAX_CLOCK_SKEW = timedelta(days=1)
 """Times further ahead than this were written by a wrong clock, and nothing waits for them."""
 

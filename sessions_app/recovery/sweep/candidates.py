@@ -26,7 +26,7 @@ from sessions_app.kernel.rules.states import (
 )
 from sessions_app.models import DRAINED_REASON, IDLE_REASON, Intent, IntentKind, Prompt, Repository, TaskSession, Turn
 from sessions_app.recovery.rules.recovery import SweepFacts
-from sessions_app.recovery.rules.resumability import Policy, PolicyChoice, assess, effective_policy
+from sessions_app.recovery.rules.resumability import HOST_LOST, Policy, PolicyChoice, assess, effective_policy
 from sessions_app.recovery.services import assessment
 from sessions_app.recovery.services.assessment import SessionRows, find_flaws, flaws_sentence, resume_facts
 from sessions_app.supervisor import leases
@@ -104,7 +104,7 @@ def select_executions(sessions: Collection[uuid.UUID] = (), runtime: str = "") -
     claims = Q(status__in=CLAIMING_STATUSES)
     unreachable = Q(status=ExecutorStatus.ERROR) & ~Q(error_code__in=SETTLED_ERRORS)
     should = Q(session__desired_state=DesiredState.RUNNING) & ~Q(session__state__in=RESTING_STATES)
-    asleep = Q(status=ExecutorStatus.STOPPED, status_reason__in=(IDLE_REASON, DRAINED_REASON, "new"))
+    asleep = Q(status=ExecutorStatus.STOPPED, status_reason__in=(IDLE_REASON, DRAINED_REASON, HOST_LOST, "new"))
     wanted = claims | (should & (unreachable | Q(status=ExecutorStatus.STOPPED)) & ~asleep)
     rows = ExecutorRunning.objects.filter(wanted, session__agent_execution_id=F("id"))
     if sessions:

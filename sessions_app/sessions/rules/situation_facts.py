@@ -71,6 +71,7 @@ class Code(StrEnum):
     NO_SUPERVISOR = "no_supervisor"
     CAPACITY = "capacity"
     HOST = "host"
+    HOST_LOST = "host_lost"
     START_QUEUE = "start_queue"
     PLACEMENT = "placement"
     PROGRAM = "program"

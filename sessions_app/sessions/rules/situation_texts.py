@@ -197,6 +197,13 @@ def waits_for_place(f: Facts) -> Situation:
     return Situation(Code.PLACEMENT, "warning", f.start_text, step, "", IdleReason.PLACEMENT, label)
 
 
+def host_lost(f: Facts) -> Situation:
+    """Describe a session whose host was declared lost."""
+    text = as_sentence(f.error_message) or "The host of this session was declared lost."
+    step = "Nothing is sent or started automatically. “Try again” starts the agent on another host, from its branch."
+    return Situation(Code.HOST_LOST, "error", text, step, "try_again", IdleReason.ERROR, LABELS[Code.ERROR])
+
+
 def program(f: Facts) -> Situation:
     """Describe an agent program that cannot be started until a person fixes it."""
     text = as_sentence(f.error_message) or "The agent cannot be started."

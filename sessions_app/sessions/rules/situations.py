@@ -27,7 +27,14 @@ from sessions_app.kernel.rules.states import (
     WorkState,
 )
 from sessions_app.kernel.rules.wording import as_sentence
-from sessions_app.recovery.rules.resumability import UNREACHABLE, Policy, Reason, policy_wants_agent, token_was_rejected
+from sessions_app.recovery.rules.resumability import (
+    HOST_LOST,
+    UNREACHABLE,
+    Policy,
+    Reason,
+    policy_wants_agent,
+    token_was_rejected,
+)
 from sessions_app.sessions.rules import situation_texts
 from sessions_app.sessions.rules.situation_facts import (
     DISK_CODES,
@@ -222,6 +229,7 @@ _ROWS: Final[tuple[_Row, ...]] = (
             IdleReason.CAPACITY,
         ),
     ),
+    (lambda f: f.is_resting and f.error_code == HOST_LOST, situation_texts.host_lost),
     (lambda f: f.start_reason == WaitReason.HOST, situation_texts.refused_by_host),
     (
         lambda f: f.start_reason == WaitReason.TURN,
