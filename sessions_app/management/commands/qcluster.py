@@ -39,6 +39,7 @@ from sessions_app.management.child_processes import (
     signal_socket,
     wait_for_signal_or_exit,
 )
+from sessions_app.management.preloading import Preloading
 from sessions_app.management.startup import refuse_incompatible_database, report_database_errors, set_private_umask
 from sessions_app.worker import (
     maintenance,  # noqa: F401 - so that no job has to import them
@@ -104,6 +105,7 @@ class Worker:
         """The version of the database in which no job was due soon; empty: one may be due."""
         self._backoff = Backoff()
         self._heartbeat = Heartbeat(Role.WORKER)
+        self._preloading = Preloading()
         self._stops = False
 
     def run(self, *, once: bool = False) -> None:
@@ -120,6 +122,7 @@ class Worker:
             while not self._stops:
                 if not once:
                     self._heartbeat.beat_if_due()
+                    self._preloading.load_if_due()
                 if time.monotonic() >= next_schedules:
                     scheduler(broker=self.broker)
                     next_schedules, self._version = time.monotonic() + SCHEDULE_EVERY, ""

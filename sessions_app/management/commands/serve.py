@@ -21,6 +21,7 @@ from django.db import connections
 
 from sessions_app.management.child_processes import ChildProcess, supervise_children
 from sessions_app.management.output import VisibleCommand
+from sessions_app.management.preloading import Preloading
 from sessions_app.management.startup import (
     count_unapplied_migrations,
     refuse_incompatible_database,
@@ -90,11 +91,15 @@ class Command(VisibleCommand):
         children = child_processes(listener, reserved)
         requests = restarts.RestartOrders(loopback=is_loopback(host))
 
-        def restart_if_requested() -> None:
+        preloading = Preloading()
+
+        def prepare_restarts() -> None:
+            # For the children that are started from now on: they are forks of this process.
+            preloading.load_if_due()
             if requests.due(time.monotonic()):
                 requests.done([child.name for child in children if child.kill()])
 
-        supervise_children(children, stopped=lambda: bool(signals), before_each_check=restart_if_requested)
+        supervise_children(children, stopped=lambda: bool(signals), before_each_check=prepare_restarts)
 
     def _show_addresses(self, host: str, port: int, *, with_name: bool) -> None:
         """Show where Kandev is reached; ``with_name``: a browser may look up its name as an address of IPv6."""

@@ -13,6 +13,7 @@ from django.conf import settings
 from django.core.management.base import CommandError, CommandParser
 
 from sessions_app.management.output import VisibleCommand
+from sessions_app.management.preloading import load_later
 from sessions_app.management.startup import (
     refuse_incompatible_database,
     report_database_errors,
@@ -44,6 +45,7 @@ class Command(VisibleCommand):
         # A full collection pauses a transaction for a tenth of a second: imported modules stay, and others are rare.
         gc.freeze()
         gc.set_threshold(10_000, 20, 50)
+        load_later()
         try:
             with report_database_errors():
                 refuse_incompatible_database()

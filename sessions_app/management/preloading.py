@@ -1,0 +1,113 @@
+"""Load everything that a process may need later, so that files which are replaced or removed under it do no harm.
+
+A process imports some modules and compiles each template when it first needs it. If its release is replaced meanwhile,
+it would mix two releases, or find nothing. So a process loads the rest once it has run for a while; not at its start,
+which nobody should wait for.
+"""
+
+from __future__ import annotations
+
+import importlib
+import logging
+import pkgutil
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
+
+from django.forms.renderers import DjangoTemplates, get_default_renderer
+from django.template import TemplateSyntaxError, engines
+from django.template.backends.django import DjangoTemplates as DjangoBackend
+
+log = logging.getLogger(__name__)
+
+AFTER: Final = 30.0
+"""Seconds after its start when a process loads the rest."""
+PACKAGES: Final = ("kandev", "sessions_app", "executors_app")
+NOT_LOADED: Final = (
+    "executors_app.agentctl",  # other processes, which load all of it at their start
+    "executors_app.demo_agent",
+    "sessions_app.demo",
+    "kandev.asgi",  # only the web server, which has loaded it
+    "kandev.graceful_end",
+)
+"""Modules, and packages with all that is in them, that a running process never imports."""
+CACHED_FILES: Final = (
+    ("sessions_app.pages.assets", "bundles"),
+    ("sessions_app.pages.views.design", "read_design_tokens"),
+)
+"""Functions that read a file of the release once and keep what it says."""
+_NEVER_IMPORTED: Final = frozenset({"__main__", "migrations", "commands"})
+
+
+class Preloading:
+    """Loads everything once, some time after it was made."""
+
+    def __init__(self) -> None:
+        self._due_at = time.monotonic() + AFTER
+        self._is_done = False
+
+    def load_if_due(self) -> None:
+        """Load everything if it is time and has not been done."""
+        if not self._is_done and time.monotonic() >= self._due_at:
+            self._is_done = True
+            load_everything()
+
+
+def load_later() -> None:
+    """Load everything ``AFTER`` seconds from now, in a thread that does not keep the process alive."""
+    timer = threading.Timer(AFTER, load_everything)
+    timer.name, timer.daemon = "preloading", True
+    timer.start()
+
+
+def load_everything() -> None:
+    """Import the modules of Kandev and compile all templates; what cannot be loaded is logged."""
+    for name in modules_to_load():
+        try:
+            importlib.import_module(name)
+        except Exception:
+            log.exception("%s cannot be loaded before it is needed", name)
+    for module, function in CACHED_FILES:
+        getattr(importlib.import_module(module), function)()
+    for engine, name in _templates():
+        try:
+            engine.get_template(name)
+        except (TemplateSyntaxError, UnicodeDecodeError) as error:
+            log.warning("the template %s cannot be compiled: %s", name, error)
+    log.info("all modules and templates are loaded")
+
+
+def modules_to_load() -> Iterator[str]:
+    """Yield the modules that a process may import while it runs."""
+    for package in PACKAGES:
+        yield package
+        yield from _modules_in(importlib.import_module(package))
+
+
+def _modules_in(package: Any) -> Iterator[str]:
+    for found in pkgutil.iter_modules(package.__path__, f"{package.__name__}."):
+        if found.name in NOT_LOADED or found.name.rpartition(".")[2] in _NEVER_IMPORTED:
+            continue
+        yield found.name
+        if found.ispkg:
+            yield from _modules_in(importlib.import_module(found.name))
+
+
+def _templates() -> Iterator[tuple[Any, str]]:
+    """Yield each template with its engine: those of pages, and those of the fields of forms."""
+    backends: list[Any] = engines.all()
+    renderer = get_default_renderer()
+    if isinstance(renderer, DjangoTemplates):
+        backends.append(renderer.engine)
+    for engine in [backend.engine for backend in backends if isinstance(backend, DjangoBackend)]:
+        for name in sorted(set(_names_of(engine))):
+            yield engine, name
+
+
+def _names_of(engine: Any) -> Iterator[str]:
+    for loader in engine.template_loaders:
+        for inner in getattr(loader, "loaders", [loader]):
+            for folder in map(Path, inner.get_dirs()):
+                yield from (str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
