@@ -181,9 +181,16 @@ def _visible(user: User, where: SearchFilter) -> QuerySet[SearchDocument]:
     return found
 
 
+_RESULT_COLUMNS: Final = (
+    *("kind", "at", "seq", "text", "message_id", "task_id", "session_id", "author_id"),
+    *("task__title", "task__state", "session__id", "author__username"),
+)
+"""What a result shows; a row of a session has sixty columns, and a task's description a megabyte."""
+
+
 def _results(user: User, ids: Sequence[int], query: SearchQuery) -> list[SearchResult]:
     rows = SearchDocument.objects.visible_to(user).filter(id__in=ids)
-    documents = rows.select_related("task", "session", "author").defer("task__description").in_bulk()
+    documents = rows.select_related("task", "session", "author").only(*_RESULT_COLUMNS).in_bulk()
     results = []
     for document_id in ids:
         document = documents.get(document_id)
