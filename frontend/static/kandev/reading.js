@@ -1,7 +1,7 @@
 // Scrolling in a conversation: stay at the end or at the reader's position, announce new messages, and load older
 // ones at the beginning.
 
-import { keepNewest, showEarlier } from "./conversation.js";
+import { keepNewest, showEarlier, showMessage } from "./conversation.js";
 import { whenShown } from "./tabs.js";
 import { showLocalTimes } from "./times.js";
 
@@ -17,6 +17,7 @@ let follows = false; // the reader is at the end, or has just sent something and
 let lastTop = 0;
 let isOwed = false;
 let news = 0;
+const held = new Set(); // ids of newer messages that are not on this page
 
 export function follow() {
   follows = true;
@@ -37,9 +38,43 @@ export function placeKeeper() {
   const wasAtEnd = follows || isAtEnd();
   return (added) => {
     if (!wasAtEnd) return count(added);
-    forgetOldest();
+    if (!held.size) forgetOldest();
     toEnd();
   };
+}
+
+// Show what is new, and return how much. Where the reader is not at the end, the page does not forget what is being read:
+// once it is full, it leaves out all newer messages and links to them. The place from which they are left out stays the
+// end of this page, so that it never has a gap.
+export function showNew(messages) {
+  const mayForget = follows || isAtEnd();
+  let added = 0;
+  for (const message of messages) {
+    const isNew = !document.getElementById(`m-${message.id}`);
+    const isFull = held.size > 0 || (!mayForget && list.childElementCount >= MOST);
+    if (isNew && isFull) added += hold(message);
+    else if (showMessage(message)) added += 1;
+  }
+  return added;
+}
+
+function hold({ id, seq }) {
+  const isEarlier = seq < Number(list.firstElementChild.dataset.seq);
+  if (isEarlier || held.has(id)) return 0;
+  if (!held.size) list.after(newerLink());
+  held.add(id);
+  return 1;
+}
+
+function newerLink() {
+  const place = Object.assign(document.createElement("p"), { className: "earlier" });
+  place.append(Object.assign(document.createElement("a"), { href: location.pathname, id: "newer", textContent: "Newer messages" }));
+  return place;
+}
+
+function jumpToEnd() {
+  if (held.size) location.assign(location.pathname); // opens at the newest messages
+  else toEnd();
 }
 
 function isAtEnd() {
@@ -177,7 +212,7 @@ export function begin() {
   talk.addEventListener("click", ({ target }) => target.closest("summary") && (follows = false));
   // Messages get their real height when they are first drawn, after the page was scrolled to its end.
   new ResizeObserver(() => follows && !talk.hidden && !isAtEnd() && toEnd()).observe(talk);
-  toEndBar.firstElementChild.addEventListener("click", toEnd);
+  toEndBar.firstElementChild.addEventListener("click", jumpToEnd);
   whenShown("talk", () => isOwed && toEnd());
   window.addEventListener("scroll", scrolled, { passive: true });
   page.dataset.scripted = "";

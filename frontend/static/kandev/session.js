@@ -4,7 +4,7 @@
 import "./changes.js";
 import "./files.js";
 import "./terminal.js";
-import { append, showMessage } from "./conversation.js";
+import { append } from "./conversation.js";
 import * as attach from "./attach.js";
 import * as choices from "./choices.js";
 import * as complete from "./complete.js";
@@ -74,7 +74,7 @@ function apply(answer) {
     replaceParts(answer.parts);
     elapsed.showElapsed();
     holdNewRequests();
-    return isPast ? 0 : answer.messages.filter(showMessage).length;
+    return isPast ? 0 : reading.showNew(answer.messages);
   });
   lastSeq = answer.last_seq;
   if (answer.messages.length && !isPast) page.dataset.shownSeq = lastSeq; // sessions.js marks it as seen

@@ -168,6 +168,38 @@ def test_open_page_holds_a_limited_number_of_messages_without_a_gap(
     assert ada.unexpected(*NO_SOCKET) == []
 
 
+def test_page_of_a_reader_away_from_the_end_holds_a_limited_number_of_messages(
+    visit: Any, world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(conversation, "PAGE_SIZE", 20)
+    monkeypatch.setattr(conversation, "PAGES_HELD", 2)
+    session = world.running_session()
+    talk(session, 20)
+    ada = visit()
+    page = ada.open(path_of(session))
+    messages = page.locator("#messages > .message")
+    expect(messages).to_have_count(20)
+    page.evaluate("scrollTo(0, 0)")
+    expect(page.locator("#to-end")).to_be_visible()
+    before = _seqs(page)
+    for _ in range(3):
+        talk(session, 10)
+        _wait_for_newest(page, session)
+    expect(messages).to_have_count(40)
+    expect(page.locator("#to-end")).to_contain_text("new")
+    shown = _seqs(page)
+    everything = list(session.messages.order_by("seq").values_list("seq", flat=True))
+    first = everything.index(shown[0])
+    assert shown == everything[first : first + 40], "there is no gap"
+    assert set(before) <= set(shown), "what is read stays"
+    assert accessibility_problems(page) == []
+    with navigating(page):
+        page.get_by_role("link", name="Newer messages").click()
+    expect(messages).to_have_count(20)
+    assert _seqs(page) == everything[-20:]
+    assert ada.unexpected(*NO_SOCKET) == []
+
+
 def test_steps_of_a_call_that_was_forgotten_stay_on_the_page(
     visit: Any, world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -192,6 +224,12 @@ def test_steps_of_a_call_that_was_forgotten_stay_on_the_page(
     expect(messages).to_have_count(len(shown) + 4)
     assert sorted(_seqs(page), reverse=True) == newest[: len(shown) + 4]
     assert ada.unexpected(*NO_SOCKET) == []
+
+
+def _wait_for_newest(page: Page, session: TaskSession) -> None:
+    newest = session.messages.order_by("-seq").values_list("seq", flat=True)[0]
+    received = "Number(document.getElementById('session').dataset.shownSeq ?? 0)"
+    eventually(lambda: page.evaluate(received) >= newest, describe="the page knows the newest message")
 
 
 def _seqs(page: Page) -> list[int]:
