@@ -19,6 +19,8 @@ MEMORY_OF_AN_AGENT: Final = 512 << 20
 MIN_AGENTS: Final = 8
 """Agents that any machine is assumed to have room for."""
 LIVE_STATUSES: Final = (ExecutorStatus.STARTING, ExecutorStatus.READY)
+MAY_RUN: Final = Q(status__in=LIVE_STATUSES) | Q(status=ExecutorStatus.ERROR, error_code="unreachable")
+"""Executions that use room: also those of a place that does not answer, whose agents may still run."""
 _LIMITS: Final = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
 
 
@@ -65,13 +67,13 @@ def _lines(path: str) -> list[str]:
 
 
 def executors_sharing_room(executor: Executor) -> QuerySet[Executor]:
-    """Return the executors that share its limit: itself, or all on this machine's memory without their own limit."""
+    """Return the executors that share its limit: itself, or all of its host without their own limit."""
     if not shares_machine_limit(executor):
         return Executor.objects.filter(id=executor.id)
     names = [name for name in plugins.runtimes() if shares_memory(name)]
-    return Executor.objects.filter(Q(id=executor.id) | Q(runtime__in=names, max_live=None))
+    return Executor.objects.filter(Q(id=executor.id) | Q(runtime__in=names, max_live=None, host=executor.host_id))
 
 
 def live_executions(executors: Iterable[Executor] | QuerySet[Executor]) -> QuerySet[ExecutorRunning]:
-    """Return executions there that run or are starting and have an agent; a workspace alone takes no room."""
-    return ExecutorRunning.objects.filter(executor__in=executors, status__in=LIVE_STATUSES, session__has_agent=True)
+    """Return executions there that may run or are starting and have an agent; a workspace alone takes no room."""
+    return ExecutorRunning.objects.filter(MAY_RUN, executor__in=executors, session__has_agent=True)

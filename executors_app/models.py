@@ -183,6 +183,22 @@ def named_values(profile: AgentProfile) -> list[dict[str, str]]:
     return [{"name": str(name), "value": value} for name, value in pairs if isinstance(value, str) and value]
 
 
+_LABEL: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._=-]{0,62}")
+MAX_LABELS: Final = 20
+
+
+def split_labels(text: str) -> frozenset[str]:
+    """Return the names in a text in which commas separate them."""
+    return frozenset(filter(None, map(str.strip, text.split(","))))
+
+
+def check_labels(text: str) -> None:
+    """Raise ValidationError unless the text is names of letters, digits and ``._=-``, separated by commas."""
+    names = split_labels(text)
+    if len(names) > MAX_LABELS or not all(map(_LABEL.fullmatch, names)):
+        raise ValidationError(f"Write at most {MAX_LABELS} names of letters, digits and . _ = -, separated by commas.")
+
+
 class Executor(models.Model):
     """A place where sessions can run: a runtime and its settings."""
 
@@ -196,6 +212,10 @@ class Executor(models.Model):
         "sessions_app.Host", models.SET_NULL, null=True, blank=True, related_name="executors", db_index=False
     )
     """The only host whose supervisors start sessions here; None: each host that has the repository may."""
+    pool = models.CharField(max_length=100, blank=True, default="", db_default="")
+    """Name of the pool that it belongs to, among executors of the same runtime; empty: none."""
+    labels = models.CharField(max_length=500, blank=True, default="", db_default="", validators=[check_labels])
+    """What it offers to sessions that its pool places: names, separated by commas."""
     is_default = models.BooleanField(default=False, db_default=False, editable=False)
     """Whether staff have made it the default. Without one, it is the oldest: a new executor is never the default."""
     disabled_at = models.DateTimeField(null=True, blank=True, editable=False)
@@ -221,14 +241,27 @@ class Executor(models.Model):
         """Whether agents here share the machine with the control plane."""
         return not plugins.runtime(self.runtime).isolated
 
+    @property
+    def label_set(self) -> frozenset[str]:
+        """The names in ``labels``."""
+        return split_labels(self.labels)
+
     def clean(self) -> None:
-        """Raise ValidationError for unknown runtimes and invalid settings."""
+        """Raise ValidationError for unknown runtimes, invalid settings, and what a pool does not allow."""
+        self.pool = self.pool.strip()
         try:
             plugins.runtime(self.runtime).check_config(self.config)
         except plugins.UnknownPlugin as error:
             raise ValidationError({"runtime": error.message}) from error
         except ValueError as error:
             raise ValidationError({"config": str(error)}) from error
+        if not self.pool:
+            return
+        if self.max_live is None:
+            raise ValidationError({"max_live": "An executor of a pool needs a number of agents at once."})
+        others = Executor.objects.filter(pool=self.pool).exclude(pk=self.pk).exclude(runtime=self.runtime)
+        if others.exists():
+            raise ValidationError({"pool": "The executors of this pool have another runtime. Choose another name."})
 
 
 class AgentCapability(models.Model):

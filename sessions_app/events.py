@@ -17,6 +17,7 @@ from sessions_app.kernel.events.base import EVENT_CLASSES, Event, Inbox, unknown
 from sessions_app.kernel.rules.log_event import LogEvent, stable_id
 from sessions_app.kernel.rules.rebuild import SessionRebuild
 from sessions_app.permissions import events as permissions
+from sessions_app.placement import events as placement
 from sessions_app.prompts import events as prompts
 from sessions_app.sessions.rules.situation_facts import Label
 from sessions_app.starts import events as starts
@@ -30,6 +31,7 @@ from sessions_app.workspace import events as workspace
 TOPICS = (
     session,
     starts,
+    placement,
     journal,
     workspace,
     agents,

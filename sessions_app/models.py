@@ -23,6 +23,7 @@ from sessions_app.kernel.models.event import SessionEvent
 from sessions_app.kernel.models.intent import (
     AGENT_AWAITED_SINCE,
     DRAINED_REASON,
+    FITS,
     IDLE_REASON,
     OVERTAKING_KINDS,
     PLACEMENT_WAIT,

@@ -45,15 +45,31 @@ class _StartForm(forms.Form):
         queryset=None, label="Executor", empty_label=None
     )
 
+    any_of_pool = forms.BooleanField(
+        label="Any executor of its pool",
+        required=False,
+        initial=True,
+        help_text="If the executor belongs to a pool, the session starts on the one of the pool that fits best.",
+    )
+
     def __init__(self, user: User, *args: Any, **kwargs: Any):
         super().__init__(*args, **kwargs)
         self.choose("agent_profile", enabled(visible_profiles(user)))
         self.choose("executor", offered_executors())
+        if not offered_executors().exclude(pool="").exists():
+            del self.fields["any_of_pool"]
         usual = default_choice(user)
         self.initial.setdefault("agent_profile", usual.profile or oldest(enabled(visible_profiles(user))))
         self.initial.setdefault("executor", usual.executor or default_executor())
         if "repository" in self.fields:
             self.initial.setdefault("repository", preselected_repository(user, usual.repository))
+
+    @property
+    def executor_pool(self) -> str:
+        """The pool that places the session of a valid form; empty if its executor is fixed."""
+        if self.cleaned_data.get("any_of_pool"):
+            return str(self.cleaned_data["executor"].pool)
+        return ""
 
     def choose(self, name: str, rows: Any) -> None:
         """Offer ``rows`` for the field ``name``."""
@@ -116,7 +132,10 @@ def _prompt_field(**options: Any) -> forms.CharField:
 class TaskCreateForm(_StartForm):
     """The form for a new task with its first prompt, agent and executor."""
 
-    field_order = ("title", "description", "attachments", "repository", "base_branch", "agent_profile", "executor")
+    field_order = (
+        *("title", "description", "attachments", "repository", "base_branch"),
+        *("agent_profile", "executor", "any_of_pool"),
+    )
 
     title = forms.CharField(max_length=300, label="Title")
     description = _prompt_field(label="Description", help_text="The agent gets this as its first prompt.")
@@ -201,7 +220,7 @@ class SessionCreateForm(_StartForm):
         required=False,
         help_text="An earlier worktree keeps its uncommitted changes. The session that works in it is stopped.",
     )
-    field_order = ("prompt", "attachments", "agent_profile", "executor", "worktree_of")
+    field_order = ("prompt", "attachments", "agent_profile", "executor", "any_of_pool", "worktree_of")
 
     def __init__(self, user: User, task: Task, *args: Any, **kwargs: Any):
         super().__init__(user, *args, **kwargs)

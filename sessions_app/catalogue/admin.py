@@ -51,7 +51,7 @@ class RepositoryAdmin(StaffModelAdmin):
     search_fields = ("id", "name", "path", "team__name")
     date_hierarchy = "created_at"
     fields = ("name", "team", "path", "default_branch")
-    shown_later = ("default_base", "is_default", "removed_at", "created_at")
+    shown_later = ("default_base", "executor_labels", "is_default", "removed_at", "created_at")
 
     def view_on_site(self, repository: Repository) -> str:
         """Return the repository's page in the settings."""
@@ -120,11 +120,13 @@ class ExecutorAdminForm(Form):
 
     class Meta:
         model = Executor
-        fields = ("name", "runtime", "max_live", "host")
+        fields = ("name", "runtime", "max_live", "pool", "labels", "host")
         labels: ClassVar = {"max_live": "Agents at once"}
         help_texts: ClassVar = {
             "name": "As people see it when they start a session.",
             "max_live": "Empty: on this machine as many as its memory allows, elsewhere no limit. 0: none.",
+            "pool": "Executors of one runtime with the same pool share its sessions. Empty: none.",
+            "labels": "What it offers to sessions of its pool: names, separated by commas.",
             "host": "The only host whose supervisors start sessions there. Empty: any that has the repository.",
         }
 
@@ -213,10 +215,20 @@ class ExecutorAdmin(StaffModelAdmin):
     """The places where agents run; the runtime of one is fixed once it is added."""
 
     form = ExecutorAdminForm
-    list_display = ("name", runtime_column, "max_live", "host", "isolated", "is_default", "disabled_at", "created_at")
+    list_display = (
+        "name",
+        runtime_column,
+        "max_live",
+        "pool",
+        "host",
+        "isolated",
+        "is_default",
+        "disabled_at",
+        "created_at",
+    )
     list_filter = (("runtime", RuntimeListFilter), ("disabled_at", admin.EmptyFieldListFilter))
     list_select_related = ("host",)
-    search_fields = ("name", "runtime")
+    search_fields = ("name", "runtime", "pool", "labels")
     date_hierarchy = "created_at"
     shown_later = ("isolated", "is_default", "disabled_at", "created_at")
 
@@ -232,7 +244,7 @@ class ExecutorAdmin(StaffModelAdmin):
 
     def get_fieldsets(self, request: HttpRequest, obj: Executor | None = None) -> Any:
         """Return the general fields, and a group for the settings of each runtime."""
-        groups: list[Any] = [(None, {"fields": ("name", "runtime", "max_live", "host")})]
+        groups: list[Any] = [(None, {"fields": ("name", "runtime", "max_live", "pool", "labels", "host")})]
         groups += [_settings_group(runtime, is_folded=obj is None) for runtime in _runtimes_of(obj)]
         if obj:
             groups.append(("Record", {"fields": self.shown_later}))

@@ -109,6 +109,17 @@ class ExecutorForm(forms.Form):
         help_text="Empty: on this machine as many as its memory allows, elsewhere no limit. 0: none.",
     )
 
+    pool = forms.CharField(
+        max_length=100,
+        required=False,
+        help_text="Executors with the same pool share its sessions: where nobody chooses one of them, a session starts "
+        "on the one that fits best, or waits for a place. Empty: none.",
+    )
+    labels = forms.CharField(
+        max_length=500,
+        required=False,
+        help_text="What it offers to sessions of its pool, such as gpu, large. A repository can require labels.",
+    )
     host = forms.ModelChoiceField(
         queryset=Host.objects.none(),
         label="Host",
@@ -140,6 +151,8 @@ class ExecutorForm(forms.Form):
             "name": executor.name,
             "max_live": executor.max_live,
             "host": executor.host_id,
+            "pool": executor.pool,
+            "labels": executor.labels,
             _OTHER: executor.config,
         }
         for setting in SETTINGS.get(executor.runtime, ()):
@@ -164,7 +177,7 @@ class ExecutorForm(forms.Form):
             config = {name: value for name, value in (kept or {}).items() if name not in named}
             given = {setting.name: data[f"config-{setting.name}"] for setting in self._settings}
             config |= {name: value for name, value in given.items() if value not in (None, "", {})}
-        values = {"name": data["name"], "max_live": data["max_live"], "config": config}
+        values = {name: data[name] for name in ("name", "max_live", "pool", "labels")} | {"config": config}
         if "host" in data:
             values["host_id"] = data["host"] and data["host"].pk
         return values

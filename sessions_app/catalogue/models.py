@@ -6,6 +6,7 @@ import uuid
 
 from django.db import models
 
+from executors_app.models import check_labels
 from sessions_app.accounts.team_scope import TeamModel
 
 
@@ -25,6 +26,8 @@ class Repository(TeamModel):
     """Its main branch, as people know it; empty: unknown."""
     default_base = models.CharField(max_length=255, blank=True, default="", db_default="")
     """What new tasks start from unless they name a base; empty: what is checked out when a session starts."""
+    executor_labels = models.CharField(max_length=500, blank=True, default="", db_default="", validators=[check_labels])
+    """What an executor must offer for sessions that a pool places: names, separated by commas."""
     is_default = models.BooleanField(default=False, db_default=False)
     """Whether new tasks of the team use it unless they name another."""
     removed_at = models.DateTimeField(null=True, blank=True)

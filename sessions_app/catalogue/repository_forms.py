@@ -7,6 +7,7 @@ from typing import Any
 from django import forms
 from django.contrib.auth.models import Group
 
+from executors_app.models import check_labels
 from sessions_app.board.services.tasks import BRANCH_PATTERN
 from sessions_app.models import Repository
 
@@ -47,10 +48,17 @@ class RepositorySettingsForm(forms.Form):
         help_text="A branch, a tag or a commit. If empty, what is checked out when a session starts.",
         error_messages=_BRANCH_ERROR,
     )
+    executor_labels = forms.CharField(
+        max_length=500,
+        required=False,
+        validators=[check_labels],
+        label="Labels of executors",
+        help_text="What an executor must offer for sessions that a pool places, separated by commas. Often empty.",
+    )
     version = forms.CharField(max_length=64, widget=forms.HiddenInput)
 
     @classmethod
     def showing(cls, row: Repository, version: str) -> RepositorySettingsForm:
         """Return the form with the present settings."""
-        names = ("name", "default_branch", "default_base")
+        names = ("name", "default_branch", "default_base", "executor_labels")
         return cls(initial={**{name: getattr(row, name) for name in names}, "version": version})

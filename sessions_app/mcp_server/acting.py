@@ -41,14 +41,15 @@ def start_task(user: User, values: arguments.StartTaskArguments) -> results.Star
     task_values["repository"] = task_values["repository"] or _usual_repository(team, key)
     draft = Task(team=team, repository=task_values["repository"])
     task = Task.objects.filter(team=team, idempotency_key=key).first() or draft
-    choice = {**_choose(user, task, values), "prompt": values.prompt}
-    session_values = _validated(NewSessionSerializer, choice, user, task=task)
+    choice, pool = _choose(user, task, values)
+    session_values = _validated(NewSessionSerializer, {**choice, "prompt": values.prompt}, user, task=task)
     profile, executor = session_values["agent_profile"], session_values["executor"]
     task_mark = tasks.mark_task(task_values, key)
-    session_mark = tasks.mark_session(profile, executor, key, prompt=values.prompt)
+    new_values = tasks.NewSessionValues(prompt=values.prompt, executor_pool=pool)
+    session_mark = tasks.mark_session(profile, executor, key, **new_values)
     with atomic():
         task, _ = tasks.create_task_once(user, task_values, task_mark)
-        session, created = tasks.create_session_once(user, task, profile, executor, session_mark, prompt=values.prompt)
+        session, created = tasks.create_session_once(user, task, profile, executor, session_mark, **new_values)
     first = session.prompts.order_by("id").values_list("message_id", flat=True).first()
     return results.StartedTask(task_id=task.id, session_id=session.id, message_id=first or "", created=created)
 
@@ -79,18 +80,24 @@ def _usual_repository(team: Group, key: str) -> Repository | None:
     return only_or_default(Repository.objects.filter(team=team))
 
 
-def _choose(user: User, task: Task, values: arguments.StartTaskArguments) -> dict[str, UUID]:
-    """Return the ids of the profile and the executor: those named, else what the user chose last."""
+def _choose(user: User, task: Task, values: arguments.StartTaskArguments) -> tuple[dict[str, UUID], str]:
+    """Return the ids of the profile and the executor, and the pool of an executor that nobody has named.
+
+    They are those named, else what the user chose last.
+    """
     earlier = task.sessions.filter(idempotency_key=values.client_key).first()
     if earlier is not None:
-        profile_id, executor_id = earlier.agent_profile_id, earlier.executor_id
+        profile_id, executor_id, pool = earlier.agent_profile_id, earlier.executor_id, earlier.executor_pool
     else:
         profile, executor = tasks.usual_choice(user, task)
-        profile_id, executor_id = profile.id, executor.id
-    return {
+        profile_id, executor_id, pool = profile.id, executor.id, executor.pool
+    if values.executor_id is not None:
+        pool = ""
+    choice = {
         "agent_profile": values.agent_profile_id or profile_id,
         "executor": values.executor_id or executor_id,
     }
+    return choice, pool
 
 
 def _validated(kind: type[BaseSerializer[Any]], data: dict[str, Any], user: User, **context: Any) -> dict[str, Any]:

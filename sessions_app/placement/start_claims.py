@@ -45,6 +45,9 @@ def decide_start(session_id: uuid.UUID) -> ClaimDecision:
         return OURS
     if not places and session.executor.host_id is None:
         return OURS
+    if session.executor_pool:
+        _look_here(session)
+        return OURS  # ``pools`` decides it under a lock
     if session.shares_worktree_of_id is not None:
         shared = _decide_by_worktree(session.shares_worktree_of_id, places)
         if shared is not OURS:
@@ -65,12 +68,9 @@ def _decide_by_worktree(owner_id: uuid.UUID, places: set[str]) -> ClaimDecision:
 def _load_facts(session: TaskSession, places: set[str]) -> StartFacts:
     repository = session.task.repository
     own_host = sightings.find_own_host()
-    own_has, path, known = None, "", {}
+    own_has, path, known = _look_here(session), "", {}
     if repository is not None:
         path = repository.path
-        own_has = sightings.is_on_disk(path)
-        if own_host is not None and own_has is not None:
-            _record(repository.pk, own_host, is_present=own_has)
         rows = RepositorySighting.objects.filter(repository=repository)
         known = dict(rows.values_list("host_id", "is_present"))
     hosts = set(HostProcess.objects.filter(place__in=places).order_by().values_list("host_id", flat=True).distinct())
@@ -81,6 +81,17 @@ def _load_facts(session: TaskSession, places: set[str]) -> StartFacts:
         hosts=[HostFacts(host, known.get(host)) for host in sorted(hosts - {own_host})],
         repository_path=path,
     )
+
+
+def _look_here(session: TaskSession) -> bool | None:
+    """Return whether the session's repository is on this disk, and record it; None if that is not known."""
+    repository, host = session.task.repository, sightings.find_own_host()
+    if repository is None:
+        return None
+    found = sightings.is_on_disk(repository.path)
+    if host is not None and found is not None:
+        _record(repository.pk, host, is_present=found)
+    return found
 
 
 def _record(repository_id: uuid.UUID, host_id: int, *, is_present: bool) -> None:

@@ -95,6 +95,8 @@ SESSION_FIELDS: Final = (
     "worktree_branch",
     "has_agent",
     "model",
+    "executor_pool",
+    "placement_reason",
 )
 TASK_FIELDS: Final = ("id", "title", "description", "base_branch", "state", "archived_at", "created_at")
 PROFILE_FIELDS: Final = (

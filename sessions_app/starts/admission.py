@@ -178,12 +178,10 @@ def start_allowance(boot_id: str, slots: StartSlots, gone: Collection[uuid.UUID]
 def _free_capacity(gone: Collection[uuid.UUID]) -> tuple[dict[Hashable, int | None], dict[uuid.UUID, Hashable]]:
     """Return the room that each place has left, and the place of each executor."""
     executors = list(Executor.objects.all())
-    alive = ExecutorRunning.objects.filter(
-        status__in=capacity.LIVE_STATUSES, session__start_rank=None, session__has_agent=True
-    )
+    alive = ExecutorRunning.objects.filter(capacity.MAY_RUN, session__start_rank=None, session__has_agent=True)
     live = _by_executor(alive) - _by_executor(alive.filter(session_id__in=gone))
     started = Intent.objects.filter(kind=IntentKind.START, done_at=None, session__has_agent=True).exclude(
-        session__executions__status__in=capacity.LIVE_STATUSES
+        session__executions__in=ExecutorRunning.objects.filter(capacity.MAY_RUN)
     )
     live.update(started.values_list("session__executor_id", flat=True))
     room: dict[Hashable, int | None] = {}
@@ -192,7 +190,7 @@ def _free_capacity(gone: Collection[uuid.UUID]) -> tuple[dict[Hashable, int | No
         place: Hashable = executor.id
         limit = executor.max_live
         if capacity.shares_machine_limit(executor):
-            place = THIS_MACHINE
+            place = (THIS_MACHINE, executor.host_id)
             limit = room.get(place, capacity.agent_limit(executor))
         places[executor.id] = place
         room[place] = limit

@@ -21,12 +21,13 @@ from sessions_app.models import (
     QUEUED_FOR_CAPACITY,
     REFUSED_BY_HOST,
     Intent,
-    IntentKind,
     Lease,
     SessionTransaction,
     TaskSession,
     session_transaction,
 )
+from sessions_app.placement.pools import needs_place, place_session
+from sessions_app.placement.services.waiting import waiting_starts, waits_where
 from sessions_app.recovery.rules.resumability import UNREACHABLE, Mode
 from sessions_app.recovery.services.assessment import DAMAGED_ROW, execution_facts_of, is_running, session_flaws
 from sessions_app.sessions.services.intents import due_intents
@@ -80,7 +81,7 @@ def claim_start(
     """
     with session_transaction(session_id, held_lease, related=SESSION_RELATED) as transaction:
         # Before the lease is taken, because another host's supervisor may need it.
-        if held_lease is None and _is_refused_here(transaction, intent_id):
+        if held_lease is None and (_is_refused_here(transaction, intent_id) or not _has_place(transaction, intent_id)):
             return None
         lease = held_lease or _take_lease(transaction, intent_id, boot_id)
         if lease is None:
@@ -114,6 +115,13 @@ def claim_start_within(
         # The host is written before the launch: after a crash, only this machine can find an unfinished one.
         transaction.move_executor("launch", host_id=identity.host_id())
     return _build_claim(transaction.session, _locked(transaction), intent, lease)
+
+
+def _has_place(transaction: SessionTransaction, intent_id: uuid.UUID) -> bool:
+    """Whether the session has an executor that this supervisor may start it on; its pool chooses one, if it has one."""
+    if not needs_place(transaction.session, transaction.execution):
+        return True
+    return place_session(transaction, intent_id)
 
 
 def _mark_starting(transaction: SessionTransaction) -> None:
@@ -208,7 +216,7 @@ def _has_no_capacity(session: TaskSession, intent: Intent) -> bool:
     # Locked before counting: otherwise two concurrent starts could each see the last free place and take it.
     list(sharing.select_for_update(no_key=True).order_by("id"))
     live = _live_in_same_place(session, sharing)
-    return live >= limit or live + _queued_before(sharing, intent) >= limit
+    return live >= limit or live + _queued_before(session.executor, intent) >= limit
 
 
 def _live_in_same_place(session: TaskSession, sharing: QuerySet[Executor]) -> int:
@@ -216,17 +224,10 @@ def _live_in_same_place(session: TaskSession, sharing: QuerySet[Executor]) -> in
     return number
 
 
-def _queued_before(sharing: QuerySet[Executor], intent: Intent) -> int:
+def _queued_before(executor: Executor, intent: Intent) -> int:
     """Return how many due starts there have waited for room since before this intent."""
-    earlier = Intent.objects.filter(
-        due_intents(),
-        kind=IntentKind.START,
-        done_at=None,
-        created_at__lt=intent.created_at,
-        session__executor__in=sharing,
-    )
-    waits = {f"payload__{QUEUED_FOR_CAPACITY}": True, "claimed_generation": None}
-    waiting: int = earlier.filter(**waits).exclude(id=intent.id).count()
+    earlier = waiting_starts().filter(due_intents(), waits_where(executor), created_at__lt=intent.created_at)
+    waiting: int = earlier.exclude(id=intent.id).count()
     return waiting
 
 

@@ -60,7 +60,10 @@ COMMANDS: Final[Mapping[str, str]] = {
     "import_sessions": RECORD,
     **dict.fromkeys(("run_workflow", "validate_workflow"), WORKFLOWS),
     "login_link": "names of users and teams",
-    **dict.fromkeys(("after_restore", "create_demo", "demo", "drf_create_token", "hosts", "kandev_version"), ARGUMENTS),
+    **dict.fromkeys(
+        ("after_restore", "create_demo", "demo", "drf_create_token", "hosts", "kandev_version", "start_queue"),
+        ARGUMENTS,
+    ),
     **dict.fromkeys(
         (
             "maintain",

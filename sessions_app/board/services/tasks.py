@@ -220,6 +220,8 @@ class NewSessionValues(TypedDict, total=False):
     """Files of the prompt, checked by ``prompts.services.check_files``."""
     policy: str
     desired_state: str
+    executor_pool: str
+    """The pool that places the session when it first starts, on any of its executors; empty: the executor is fixed."""
     worktree_of: TaskSession
     """The session whose worktree the new one takes over."""
 
@@ -228,7 +230,10 @@ def mark_session(
     profile: AgentProfile, executor: Executor, key: str, **values: Unpack[NewSessionValues]
 ) -> IdempotencyMark:
     """Return the mark of a request for a session with an idempotency ``key``; not for transactions. Raises Invalid."""
-    request = {"desired_state": DesiredState.RUNNING, **values, "agent_profile": profile.id, "executor": executor.id}
+    request = {"desired_state": DesiredState.RUNNING, **values, "agent_profile": profile.id}
+    if not values.get("executor_pool"):
+        request = {name: value for name, value in request.items() if name != "executor_pool"}
+        request["executor"] = executor.id
     if files := values.get("files"):
         request["files"] = [file.described() for file in files]
     if owner := values.get("worktree_of"):
@@ -269,6 +274,7 @@ def create_session(
     files: Sequence[AttachedFile] = (),
     policy: str = "",
     desired_state: str = DesiredState.RUNNING,
+    executor_pool: str = "",
     has_agent: bool = True,
     model: str = "",
     shares_worktree_of: TaskSession | None = None,
@@ -279,9 +285,10 @@ def create_session(
 
     Without an agent it is only a workspace, and the profile has no effect. ``model`` overrides the profile's. The
     session uses the worktree of another one beside it (``shares_worktree_of``) or in its place (``worktree_of``), which
-    stops the sessions there. ``files`` go with the prompt. Raises TerminalState, Invalid, NoAgent, ExecutorDisabled,
-    ProfileDisabled, WorktreeNotShared, and with ``worktree_of`` Conflict while an agent works there, and
-    WorktreeMissing.
+    stops the sessions there. ``files`` go with the prompt. With ``executor_pool``, ``executor`` is one of that pool,
+    which chooses another one when the session starts, unless a worktree fixes it. Raises TerminalState, Invalid,
+    NoAgent, ExecutorDisabled, ProfileDisabled, WorktreeNotShared, and with ``worktree_of`` Conflict while an agent
+    works there, and WorktreeMissing.
     """
     _require_enabled(executor, profile if has_agent else None)
     if (prompt or files) and not has_agent:
@@ -302,6 +309,7 @@ def create_session(
             task=task,
             agent_profile=profile,
             executor=executor,
+            executor_pool="" if worktree_of or shares_worktree_of else executor_pool,
             owner=user,
             desired_state=desired_state,
             stopped_by_user=desired_state == DesiredState.STOPPED,
@@ -490,4 +498,4 @@ def create_session_with_defaults(user: User, task: Task, *, again: bool = False)
     """
     profile, executor = usual_choice(user, task)
     prompt = task.description if again and task.description.strip() else first_prompt(task)
-    return create_session(user, task, profile, executor, prompt=prompt)
+    return create_session(user, task, profile, executor, prompt=prompt, executor_pool=executor.pool)

@@ -229,6 +229,7 @@ def _create_rows(request: UserHttpRequest, form: TaskCreateForm) -> tuple[Any, .
         values["executor"],
         prompt=form.first_prompt,
         files=values["attachments"],
+        executor_pool=form.executor_pool,
     )
     return "session", task.id, session.id
 

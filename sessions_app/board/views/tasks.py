@@ -67,6 +67,7 @@ def show_task(request: UserHttpRequest, task_id: uuid.UUID) -> HttpResponse:
                 values["executor"],
                 prompt=form.first_prompt,
                 files=values["attachments"],
+                executor_pool=form.executor_pool,
                 worktree_of=values.get("worktree_of"),
             )
         except SessionsError as error:

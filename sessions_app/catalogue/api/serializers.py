@@ -7,7 +7,7 @@ from typing import Any
 from rest_framework import serializers
 
 from executors_app.encryption import SecretUnreadable
-from executors_app.models import Executor, ExecutorRunning
+from executors_app.models import Executor, ExecutorRunning, check_labels
 from sessions_app.accounts.authorization import is_isolated
 from sessions_app.api.serializers.common import (
     EXECUTOR_STATUSES,
@@ -36,7 +36,7 @@ class ExecutorSerializer(StrictModelSerializer):
     class Meta:
         model = Executor
         fields = (
-            *("id", "name", "runtime", "config", "max_live", "host", "trusted_agents_only"),
+            *("id", "name", "runtime", "config", "max_live", "host", "pool", "labels", "trusted_agents_only"),
             *("is_default", "disabled_at", "disabled_by", "version", "created_at"),
         )
         read_only_fields = fields
@@ -72,7 +72,7 @@ class NewExecutorSerializer(StrictModelSerializer):
 
     class Meta:
         model = Executor
-        fields = ("name", "runtime", "config", "max_live", "host")
+        fields = ("name", "runtime", "config", "max_live", "host", "pool", "labels")
 
     def validate(self, attrs: dict[str, Any]) -> dict[str, Any]:
         """Validate with the model, which knows the runtimes and their configuration."""
@@ -181,6 +181,7 @@ class RepositorySerializer(StrictModelSerializer):
             "path",
             "default_branch",
             "default_base",
+            "executor_labels",
             "is_default",
             "version",
             "created_at",
@@ -207,5 +208,12 @@ class RepositoryChangeSerializer(StrictSerializer):
     name = StrictCharField(required=False, max_length=200)
     default_branch = BranchField(required=False, help_text="Empty: unknown.")
     default_base = BranchField(required=False, help_text="What new tasks start from. Empty: what is checked out.")
+    executor_labels = StrictCharField(
+        required=False,
+        allow_blank=True,
+        max_length=500,
+        validators=[check_labels],
+        help_text="What an executor must offer for sessions that a pool places, separated by commas.",
+    )
     is_default = serializers.BooleanField(required=False, help_text="A team has at most one default repository.")
     version = StrictCharField(required=False, max_length=64)

@@ -22,7 +22,7 @@ from sessions_app.accounts.guarded_settings import SettingsRules, add_row, chang
 from sessions_app.catalogue.services.offers import default_executor, offered_executors
 from sessions_app.kernel.services.errors import Conflict, DefaultExecutor, NotFound
 
-EDITED: Final = ("name", "config", "max_live", "host_id")
+EDITED: Final = ("name", "config", "max_live", "host_id", "pool", "labels")
 """What can be changed later. Another runtime would be another place: its executions would not be found again."""
 
 

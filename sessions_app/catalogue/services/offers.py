@@ -12,6 +12,13 @@ def offered_executors() -> QuerySet[Executor]:
     return Executor.objects.filter(disabled_at=None)
 
 
+def executor_of_pool(pool: str) -> Executor | None:
+    """Return an executor of a pool, which stands for it until a session is placed; None if all are disabled."""
+    if not pool:
+        return None
+    return offered_executors().filter(pool=pool).order_by("created_at", "id").first()
+
+
 def default_executor() -> Executor | None:
     """Return the executor that staff have made the default, else the oldest one; None if all are disabled.
 

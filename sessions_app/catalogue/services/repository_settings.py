@@ -26,6 +26,7 @@ EDITABLE: Final[Mapping[str, str]] = {
     "name": "name",
     "default_branch": "default branch",
     "default_base": "base of new tasks",
+    "executor_labels": "labels of executors",
     "is_default": "default repository",
 }
 """What the admins of a team may change, and what it is called."""

@@ -45,6 +45,9 @@ REFUSED_BY_HOST = "refused_by_host"
 PLACEMENT_WAIT = "placement_wait"
 """Key in a start intent's payload: why no supervisor can carry it out, as sentences for the page."""
 
+FITS = "fits"
+"""Key in the payload of a start that waits for room in a pool: an object whose keys are the executors that fit."""
+
 AGENT_AWAITED_SINCE = "agent_awaited_since"
 """Key in a start intent's payload: when the agent was asked to start; ISO 8601."""
 

@@ -123,6 +123,10 @@ class TaskSession(TeamModel):
     model = models.CharField(max_length=200, blank=True, default="", editable=False)
     """The agent's model, as a workflow node names it; empty: the profile's."""
     executor = models.ForeignKey("executors_app.Executor", models.PROTECT, related_name="+")
+    executor_pool = models.CharField(max_length=100, blank=True, default="", db_default="", editable=False)
+    """The pool that chooses its executor when it first starts; empty: somebody has chosen the executor."""
+    placement_reason = models.TextField(blank=True, default="", db_default="", editable=False)
+    """Why its pool has chosen the executor, as a sentence; empty: it has not, or not yet."""
     agent_execution_id = models.UUIDField(null=True, blank=True)
     metadata = ObjectField(default=dict, blank=True)
     has_agent = models.BooleanField(default=True, editable=False)

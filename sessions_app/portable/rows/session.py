@@ -37,6 +37,8 @@ def write_session(
         policy=snapshot.one_of("policy", tuple(Policy), ""),
         has_agent=snapshot.flag("has_agent") is not False,
         model=snapshot.text("model", 200),
+        executor_pool=snapshot.text("executor_pool", 100),
+        placement_reason=snapshot.text("placement_reason", 1000),
         shares_worktree_of=_session_sharing_worktree(snapshot, parents),
         continue_prompts=snapshot.flag("continue_prompts"),
         error_code=rows.error_code,

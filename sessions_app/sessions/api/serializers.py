@@ -21,6 +21,7 @@ from sessions_app.api.serializers.common import (
     choice_field,
 )
 from sessions_app.background.api.serializers import BackgroundProcessSerializer, BackgroundSerializer
+from sessions_app.catalogue.services.offers import default_executor, executor_of_pool
 from sessions_app.kernel.rules.states import DerivedStatus
 from sessions_app.models import TaskSession
 from sessions_app.prompts.api import NewAttachmentSerializer
@@ -63,6 +64,8 @@ class SessionSerializer(StrictModelSerializer):
             "agent_profile",
             "agent_type",
             "executor",
+            "executor_pool",
+            "placement_reason",
             "runtime",
             "agent_execution_id",
             "executor_status",
@@ -112,7 +115,14 @@ class NewSessionSerializer(serializers.Serializer[Any]):
     """The values of a new session; it starts in the background."""
 
     agent_profile = TaskProfileField(queryset=AgentProfile.objects.all(), pk_field=serializers.UUIDField())
-    executor = serializers.PrimaryKeyRelatedField(queryset=Executor.objects.all(), pk_field=serializers.UUIDField())
+    executor = serializers.PrimaryKeyRelatedField(
+        queryset=Executor.objects.all(),
+        pk_field=serializers.UUIDField(),
+        required=False,
+        help_text="Where it runs, for good. Without it: any executor of `pool`, or else of the pool of the default "
+        "executor, or else the default executor.",
+    )
+    pool = StrictCharField(required=False, max_length=100, help_text="The pool that chooses the executor.")
     prompt = StrictCharField(
         required=False,
         allow_blank=True,
@@ -140,6 +150,26 @@ class NewSessionSerializer(serializers.Serializer[Any]):
         if value.strip():
             return value
         return ""
+
+    def validate(self, attrs: dict[str, Any]) -> dict[str, Any]:
+        """Return the values with the executor, and its pool if that chooses another one. Raises ValidationError."""
+        pool = attrs.pop("pool", None)
+        if "executor" in attrs and pool is not None:
+            raise serializers.ValidationError({"pool": "Name an executor or a pool, not both."})
+        if "executor" not in attrs:
+            executor = self._find_executor(pool)
+            attrs |= {"executor": executor, "executor_pool": executor.pool}
+        return attrs
+
+    def _find_executor(self, pool: str | None) -> Executor:
+        """Return an executor of the pool, or the default one."""
+        if pool is None:
+            found, problem = default_executor(), {"executor": "There is no executor yet. Ask staff to add one."}
+        else:
+            found, problem = executor_of_pool(pool), {"pool": "There is no such pool, or its executors are disabled."}
+        if found is None:
+            raise serializers.ValidationError(problem)
+        return found
 
 
 class ResumeRequestSerializer(serializers.Serializer[Any]):

@@ -176,6 +176,8 @@ class SessionStatus:
         str, "What the agent is called: the title of its type, or the name that a custom agent gives itself."
     ]
     executor_id: str
+    executor_pool: Annotated[str, "The pool that chooses the executor at the first start; empty: a person has chosen."]
+    placement_reason: Annotated[str, "Why the pool has chosen the executor; empty: it has not, or not yet."]
     runtime: str
     executor_status: str
     agent_execution_id: str | None

@@ -30,6 +30,7 @@ from sessions_app.models import (
     TaskSession,
     Turn,
 )
+from sessions_app.placement.services.waiting import waiting_starts, waits_like
 from sessions_app.recovery.rules.recovery_choices import OFFERING_ACTIONS, RecoveryChoice, recovery_choices
 from sessions_app.recovery.rules.resumability import Assessment, Mode, Strategy
 from sessions_app.recovery.services.assessment import can_be_taken_over, execution_of
@@ -93,12 +94,15 @@ def _open_wait_json(session: TaskSession, open_start: Intent | None) -> StartWai
     if open_start is None:
         return None
     payload = open_start.payload
-    if payload.get(REFUSED_BY_HOST):
-        return _start_wait(WaitReason.HOST, host=str(payload[REFUSED_BY_HOST]))
+    refusing_host = payload.get(REFUSED_BY_HOST)
+    if refusing_host and not session.executor_pool:  # a pool may have other hosts, so what it says comes first
+        return _start_wait(WaitReason.HOST, host=str(refusing_host))
     if open_start.claimed_generation is None and payload.get(PLACEMENT_WAIT):
         return _start_wait(WaitReason.PLACEMENT, text=str(payload[PLACEMENT_WAIT]))
     if payload.get(QUEUED_FOR_CAPACITY):
         return _start_wait(WaitReason.CAPACITY, _ordered_before(session, open_start))
+    if refusing_host:
+        return _start_wait(WaitReason.HOST, host=str(refusing_host))
     return None
 
 
@@ -123,9 +127,7 @@ def count_waiting_before(session: TaskSession) -> int:
 
 
 def _ordered_before(session: TaskSession, order: Intent) -> int:
-    earlier = Q(**{f"payload__{QUEUED_FOR_CAPACITY}": True}, created_at__lt=order.created_at, claimed_generation=None)
-    starts = Intent.objects.filter(earlier, kind=IntentKind.START, done_at=None)
-    number: int = starts.filter(session__executor__in=capacity.executors_sharing_room(session.executor)).count()
+    number: int = waiting_starts().filter(waits_like(order, session), created_at__lt=order.created_at).count()
     return number
 
 

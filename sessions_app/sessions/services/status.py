@@ -197,6 +197,8 @@ def read_session(session: TaskSession, user: User | None = None) -> SessionReadi
         agent_type=session.agent_profile.agent_type,
         agent_title=own_title_in_team(session.agent_profile, session.task.team_id),
         executor_id=str(session.executor_id),
+        executor_pool=session.executor_pool,
+        placement_reason=session.placement_reason,
         runtime=session.executor.runtime,
         **_execution_part(execution),
         supports_workspace_only=_serves_workspace(session, execution, assessment),
