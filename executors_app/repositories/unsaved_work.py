@@ -107,7 +107,7 @@ def _check_record(team: TeamRepository, record: Path, git_files: Directory, bran
         raise Unsaved(f"git {operation} is in progress")
     if os.path.lexists(record / "modules"):
         raise Unsaved("it has submodules, whose commits may be nowhere else")
-    if git_files.entries("refs", 1):
+    if _has_entries(git_files, "refs"):
         raise Unsaved("it has refs of its own")
     head = read_worktree_head(git_files)
     commit = head.commit
@@ -115,13 +115,32 @@ def _check_record(team: TeamRepository, record: Path, git_files: Directory, bran
         commit = team.refs(head.ref).get(head.ref, "")
     if not commit or team.commit_of(commit) != commit:
         raise Unsaved("its commit cannot be found in the repository")
-    stashes = team.directory.read("logs/refs/stash", _REFLOG_BYTES) or b""
+    stashes = _read_if_present(team.directory, "logs/refs/stash")
     if len(stashes) == _REFLOG_BYTES:
         raise Unsaved("the repository has too many stashes to look for its own")
     names = {branch, head.branch} - {""}
     if any(os.fsencode(f"n {name}:") in line for line in stashes.splitlines() for name in names):
         raise Unsaved("the repository has a stash of it")
     return commit
+
+
+def _read_if_present(directory: Directory, relative: str) -> bytes:
+    """Return the beginning of a file; empty only if it is not there. Raises OSError: an unread file proves nothing."""
+    try:
+        descriptor = directory.open_file(relative)
+    except FileNotFoundError:
+        return b""
+    with os.fdopen(descriptor, "rb") as file:
+        return file.read(_REFLOG_BYTES)
+
+
+def _has_entries(directory: Directory, relative: str) -> bool:
+    """Whether a directory is there and not empty. Raises OSError."""
+    try:
+        with directory.opened(relative) as opened:
+            return bool(list_opened(opened, 1))
+    except FileNotFoundError:
+        return False
 
 
 def _require_no_mounts(path: Path) -> None:
@@ -135,7 +154,7 @@ def _require_no_mounts(path: Path) -> None:
 
 def _require_known_commits(team: TeamRepository, git_files: Directory, head: str) -> None:
     """Raise Unsaved for a commit that was checked out here and that no branch, tag or other ref has."""
-    reflog = git_files.read("logs/HEAD", _REFLOG_BYTES) or b""
+    reflog = _read_if_present(git_files, "logs/HEAD")
     commits = {head, *(found.decode() for line in reflog.splitlines() for found in _COMMIT.findall(line)[:2])}
     commits = {commit for commit in commits if commit.strip("0")}
     if len(reflog) == _REFLOG_BYTES or len(commits) > _MAX_COMMITS:

@@ -49,6 +49,7 @@ HARMLESS: Final = {
     **dict.fromkeys(
         (
             "executors_app/cleanup.py is_idle",
+            "sessions_app/maintenance/data_sizes.py measure_directories",
             "executors_app/demo_agent/change.py Change._has_changes",
             "executors_app/machine/git/worktrees.py _is_occupied",
             "executors_app/machine/launch.py has_ended_with_its_host",

@@ -315,7 +315,7 @@ def test_process_that_cannot_be_examined_keeps_all_worktrees(
         done = run_chore("worktrees")
         process.communicate(b"\n")
     assert (done.removed, made.path.is_dir()) == (0, True)
-    assert f"process {process.pid} cannot be examined" in done.said[0]
+    assert "cannot be examined" in done.said[0]
 
 
 def test_processes_of_another_place_keep_a_worktree(

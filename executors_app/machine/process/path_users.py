@@ -67,7 +67,7 @@ def _has_more_rights(pid: int) -> bool:
 def _capabilities(pid: int | str) -> int:
     try:
         found = _CAPABILITIES.search(Path(f"/proc/{pid}/status").read_bytes())
-    except OSError:
+    except identity.ABSENT:
         return 0
     if found is None:
         return 0
