@@ -35,6 +35,7 @@ from executors_app.wire.protocol import Code
 from sessions_app.accounts.client_address import parse_client_address
 from sessions_app.hosts import services as hosts
 from sessions_app.hosts.rules.life_signs import Life
+from sessions_app.hosts.schedules import schedule_lag
 from sessions_app.kernel.database_errors import classify_error
 from sessions_app.kernel.locking import one_snapshot
 from sessions_app.kernel.rules.states import DesiredState, PromptState, SessionState
@@ -167,6 +168,22 @@ _METRICS: Final = (
         "gauge",
         "Age of the oldest queued prompt of a session that is to run and whose agent is not working; 0 without one.",
     ),
+    Metric("kandev_host_sessions", "gauge", "Agents that only a supervisor of this host reaches.", ("host",)),
+    Metric("kandev_host_load", "gauge", "Average load of a host during the last minute.", ("host",)),
+    Metric(
+        "kandev_host_open_files",
+        "gauge",
+        "Open files of the process of a host and role that has most.",
+        ("host", "role"),
+    ),
+    Metric("kandev_host_max_open_files", "gauge", "How many files each such process may open.", ("host", "role")),
+    Metric(
+        "kandev_host_oldest_request_age_seconds",
+        "gauge",
+        "For how long the oldest request to sessions of a host has been waiting for its supervisor; 0 without one.",
+        ("host",),
+    ),
+    Metric("kandev_schedule_lag_seconds", "gauge", "How late the most overdue schedule of the worker is."),
     Metric("kandev_worker_queue", "gauge", "Background jobs that are waiting for a worker."),
     Metric(
         "kandev_orphans", "gauge", "Orphaned processes, containers and files found by the last check.", ("runtime",)
@@ -222,7 +239,7 @@ PROMPT_STATES_COUNTED: Final = (
 
 
 def collect_metrics() -> Readings:
-    """Read all metrics from the database, with 18 queries, and one for each kind of wait, whatever its size."""
+    """Read all metrics from the database, with 20 queries, and one for each kind of wait, whatever its size."""
     found: defaultdict[tuple[str, tuple[tuple[str, str], ...]], float] = defaultdict(float)
     with one_snapshot():  # else a session that is deleted meanwhile would be counted twice
         counts = list(_collect_all())
@@ -312,8 +329,36 @@ def _processes() -> Iterator[metric_counts.Count]:
         yield "kandev_processes", {"role": role, "state": life}, number
     for name, free in hosts.free_bytes_by_host().items():
         yield "kandev_host_free_bytes", {"host": name}, free
-    yield "kandev_unattended_hosts", {}, hosts.count_unattended()
+    yield from _hosts()
+    yield "kandev_schedule_lag_seconds", {}, schedule_lag().total_seconds()
     yield "kandev_worker_queue", {}, OrmQ.objects.count()
+
+
+def _hosts() -> Iterator[metric_counts.Count]:
+    reports = hosts.list_hosts()
+    yield "kandev_unattended_hosts", {}, sum(report.is_unattended for report in reports)
+    seen: set[str] = set()
+    for report in reports:
+        if report.host.name not in seen:  # of hosts with the same name, the one that reported last
+            seen.add(report.host.name)
+            yield from _host(report)
+
+
+def _host(report: hosts.HostReport) -> Iterator[metric_counts.Count]:
+    labels = {"host": report.host.name}
+    yield "kandev_host_sessions", labels, report.sessions
+    age = 0.0
+    if report.oldest_request_at is not None:
+        age = max((timezone.now() - report.oldest_request_at).total_seconds(), 0.0)
+    yield "kandev_host_oldest_request_age_seconds", labels, age
+    for role, row in report.fullest_processes().items():
+        yield "kandev_host_open_files", {**labels, "role": role}, row.open_files or 0
+        yield "kandev_host_max_open_files", {**labels, "role": role}, row.max_open_files or 0
+    newest = report.newest_up
+    if newest is None:
+        return  # figures of the past are none of now
+    if newest.load is not None:
+        yield "kandev_host_load", labels, newest.load
 
 
 def _maintenance_jobs() -> Iterator[metric_counts.Count]:

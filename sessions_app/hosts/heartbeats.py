@@ -11,12 +11,12 @@ import socket
 import threading
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from django.conf import settings
 from django.db import Error, close_old_connections, connection, transaction
-from django.db.models.functions import Now
+from django.db.models.functions import Coalesce, Now
 
 from executors_app import __version__
 from executors_app.machine.process import identity
@@ -29,6 +29,8 @@ log = logging.getLogger(__name__)
 MAX_NAME: Final = 100
 END_WITHIN: Final = 5.0
 """Seconds that the end of a process may wait for its last report."""
+MEASURE_WITHIN: Final = 2.0
+"""Seconds that a sign of life waits for a disk."""
 MAX_EARLIER: Final = 100
 """Earlier processes of this place that a start looks at."""
 
@@ -40,8 +42,9 @@ class Heartbeat:
         self.role = role
         self._id = uuid.uuid4()
         self._process = identity.identify_self()
+        self._disk = DiskGauge()
         self._next_at = 0.0
-        self._is_failing = self._has_reported = False
+        self._is_failing = self._has_reported = self._is_stopping = False
 
     def beat_if_due(self) -> None:
         """Record a sign of life if the last try is ``BEAT_EVERY`` seconds old; a failure is logged once."""
@@ -58,9 +61,21 @@ class Heartbeat:
         else:
             self._is_failing = False
 
-    def beat(self) -> None:
-        """Record a sign of life. Raises django.db.Error."""
-        values = {"beat_at": Now(), "ended_at": None, **measure()}
+    def announce_stop(self) -> None:
+        """Have the next sign of life, which is due at once, say that this process ends when its work is done."""
+        self._is_stopping, self._next_at = True, 0.0
+
+    def measure(self) -> dict[str, Any]:
+        """Return what the machine and this process have left. Blocks for ``MEASURE_WITHIN`` seconds at most."""
+        return measure(self._disk)
+
+    def beat(self, measured: Mapping[str, Any] | None = None) -> None:
+        """Record a sign of life with what was ``measured``, else with what is measured now. Raises django.db.Error."""
+        if measured is None:
+            measured = self.measure()
+        values: dict[str, Any] = {"beat_at": Now(), "ended_at": None, **measured}
+        if self._is_stopping:
+            values["stopping_at"] = Coalesce("stopping_at", Now())
         # The row is made when it is missing, at the start and also after a restore or a clean-up.
         if not HostProcess.objects.filter(id=self._id).update(**values):
             self._register(values)
@@ -92,15 +107,27 @@ class Heartbeat:
                 release=__version__,
                 process=self._process.to_json(),
                 started_at=Now(),
-                **values,
+                **{**values, "stopping_at": Now() if self._is_stopping else None},
             )
         end_gone_processes(place)
+        if machine:
+            end_processes_of_earlier_boots(host)
 
 
 def end_gone_processes(place: str) -> None:
     """Record the end of processes of this place that are proven gone: killed ones cannot do it themselves."""
     open_rows = HostProcess.objects.filter(place=place, ended_at=None).order_by("beat_at")[:MAX_EARLIER]
     gone = [row.id for row in open_rows if not _is_alive(row)]
+    HostProcess.objects.filter(id__in=gone, ended_at=None).update(ended_at=Now())
+
+
+def end_processes_of_earlier_boots(host: Host) -> None:
+    """Record the end of processes of this machine's earlier boots: the boot of this process proves that they are gone.
+
+    ``host`` has the id of its machine: a name alone may be that of another one.
+    """
+    open_rows = HostProcess.objects.filter(host=host, ended_at=None).order_by("beat_at")[:MAX_EARLIER]
+    gone = [row.id for row in open_rows if row.process.get("boot_id") not in (None, identity.kernel_boot_id())]
     HostProcess.objects.filter(id__in=gone, ended_at=None).update(ended_at=Now())
 
 
@@ -129,10 +156,32 @@ def own_host_key() -> tuple[str, str]:
     return host_name(), _digest(identity.machine_id())
 
 
-def measure() -> dict[str, Any]:
+class DiskGauge:
+    """Measures a disk in a thread of its own: a file system that hangs holds this thread, and nothing else."""
+
+    def __init__(self) -> None:
+        self._thread: threading.Thread | None = None
+        self._free: int | None = None
+
+    def free_bytes(self) -> int | None:
+        """Return what the data directory's disk has left; None if it does not say so within ``MEASURE_WITHIN``."""
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._measure, name="disk", daemon=True)
+            self._thread.start()
+        self._thread.join(MEASURE_WITHIN)
+        if self._thread.is_alive():
+            return None
+        self._thread = None
+        return self._free
+
+    def _measure(self) -> None:
+        self._free = _free_bytes()
+
+
+def measure(disk: DiskGauge) -> dict[str, Any]:
     """Return what this machine and process have left; None for what cannot be read."""
     return {
-        "free_bytes": _free_bytes(),
+        "free_bytes": disk.free_bytes(),
         "load": os.getloadavg()[0],
         "open_files": _open_files(),
         "max_open_files": resource.getrlimit(resource.RLIMIT_NOFILE)[0],

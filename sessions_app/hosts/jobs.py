@@ -24,7 +24,9 @@ class HeartbeatJob(Job):
 
     async def run_step(self) -> None:
         """Record a sign of life, and wait until the next one is due."""
-        await self.registry.database(self._heartbeat.beat)
+        # Not in the database's thread: a file system that hangs would keep the supervisor from its leases.
+        measured = await asyncio.to_thread(self._heartbeat.measure)
+        await self.registry.database(self._heartbeat.beat, measured)
         await asyncio.sleep(BEAT_EVERY)
 
     async def finish(self) -> None:

@@ -48,6 +48,8 @@ class HostProcess(models.Model):
     """Its identity: pid, start time, boot id, pid namespace."""
     started_at = models.DateTimeField()
     beat_at = models.DateTimeField(db_index=True)
+    stopping_at = models.DateTimeField(null=True, blank=True)
+    """When it was told to end, and began to finish what it is doing."""
     ended_at = models.DateTimeField(null=True, blank=True)
     free_bytes = models.BigIntegerField(null=True, blank=True)
     """What the disk of the data directory has left."""

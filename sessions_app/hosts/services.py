@@ -5,14 +5,22 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any, Final
 
-from django.db.models import Count, Min, Q
+from django.db.models import Count, F, Min, Q
 from django.db.models.functions import Now
 
+from executors_app.models import ExecutorRunning
 from sessions_app.hosts.models import Host, HostMaintenance, HostProcess, Role
 from sessions_app.hosts.rules.life_signs import LABELS, SILENT_AFTER, TONES, Life, judge_life
-from sessions_app.hosts.supervision import Supervision, bound_executions, sessions_by_place, unattended_hosts
+from sessions_app.hosts.supervision import (
+    Supervision,
+    bound_executions,
+    bound_runtimes,
+    sessions_by_place,
+    unattended_hosts,
+)
 from sessions_app.models import DataSize
 
 MAX_HOSTS: Final = 200
@@ -53,6 +61,8 @@ class HostReport:
     """Agents on it that start or run, of runtimes that only this host reaches."""
     is_unattended: bool
     """Whether it has such agents but no living supervisor."""
+    oldest_request_at: datetime | None = None
+    """When the oldest request was made that waits for its supervisor, as for a start or a stop; None: none waits."""
     maintenance: HostMaintenance | None = None
     """What people have decided about it; None: it is in service."""
 
@@ -71,6 +81,19 @@ class HostReport:
         """The process that reported last: its figures are those of the host."""
         return max((one.row for one in self.processes), key=lambda row: row.beat_at, default=None)
 
+    @property
+    def newest_up(self) -> HostProcess | None:
+        """The process that reported last, if any is up: only its figures are those of now."""
+        return max((one.row for one in self._up()), key=lambda row: row.beat_at, default=None)
+
+    def fullest_processes(self) -> dict[str, HostProcess]:
+        """Return, for each role, the process that is up and has most files open, where that is known."""
+        known = [one.row for one in self._up() if one.row.open_files is not None]
+        return {row.role: row for row in sorted(known, key=lambda row: row.open_files or 0)}
+
+    def _up(self) -> list[ProcessReport]:
+        return [one for one in self.processes if one.life in (Life.UP, Life.STOPPING)]
+
 
 def service_state(row: HostMaintenance | None) -> str:
     """Return what people have decided about a host, in a word; empty if it is in service."""
@@ -84,7 +107,7 @@ def service_state(row: HostMaintenance | None) -> str:
 
 
 def list_hosts() -> list[HostReport]:
-    """Return the hosts and their processes, those that reported last first; at most four queries."""
+    """Return the hosts and their processes, those that reported last first; at most five queries."""
     rows = (
         HostProcess.objects.select_related("host__maintenance").annotate(now=Now()).order_by("-beat_at")[:MAX_PROCESSES]
     )
@@ -93,7 +116,8 @@ def list_hosts() -> list[HostReport]:
         by_host[row.host].append(row)
     sessions = sessions_by_place()
     unattended = Supervision().name_unattended(sessions)
-    return [_report(host, own, sessions, unattended) for host, own in list(by_host.items())[:MAX_HOSTS]]
+    requests = _oldest_requests()
+    return [_report(host, own, sessions, unattended, requests) for host, own in list(by_host.items())[:MAX_HOSTS]]
 
 
 def list_data_sizes() -> list[DataSize]:
@@ -101,8 +125,14 @@ def list_data_sizes() -> list[DataSize]:
     return list(DataSize.objects.order_by("host", "what")[:MAX_SIZES])
 
 
-def _report(host: Host, rows: Iterable[Any], sessions: Mapping[str, int], unattended: Collection[str]) -> HostReport:
-    reports = [ProcessReport(row, judge_life(row.beat_at, row.ended_at, row.now)) for row in rows]
+def _report(
+    host: Host,
+    rows: Iterable[Any],
+    sessions: Mapping[str, int],
+    unattended: Collection[str],
+    requests: Mapping[str, datetime],
+) -> HostReport:
+    reports = [ProcessReport(row, judge_life(row.beat_at, row.ended_at, row.now, row.stopping_at)) for row in rows]
     places = {one.row.place for one in reports}
     older = [one for one in reports if one.life is Life.STOPPED][MAX_STOPPED:]
     processes = [one for one in reports if one not in older]
@@ -111,8 +141,21 @@ def _report(host: Host, rows: Iterable[Any], sessions: Mapping[str, int], unatte
         processes,
         sum(sessions.get(place, 0) for place in places),
         any(place in unattended for place in places),
+        min((requests[place] for place in places if place in requests), default=None),
         getattr(host, "maintenance", None),
     )
+
+
+def _oldest_requests() -> dict[str, datetime]:
+    """Return when the oldest open request was made of the sessions of each place; one query."""
+    rows = ExecutorRunning.objects.filter(
+        runtime__in=bound_runtimes(),
+        session__agent_execution_id=F("id"),
+        session__intents__isnull=False,
+        session__intents__done_at=None,
+    ).exclude(host_id="")
+    found = rows.order_by().values_list("host_id").annotate(at=Min("session__intents__created_at"))
+    return dict(found)
 
 
 def names_of_places() -> dict[str, str]:

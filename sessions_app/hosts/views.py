@@ -13,7 +13,7 @@ from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_GET, require_POST, require_safe
 
 from sessions_app.accounts.requests import UserHttpRequest
-from sessions_app.hosts import services
+from sessions_app.hosts import schedules, services
 from sessions_app.hosts.actions import ACTIONS
 from sessions_app.hosts.models import Host
 from sessions_app.hosts.remaining import Remaining, remaining_on
@@ -54,7 +54,12 @@ def _context(request: UserHttpRequest) -> dict[str, Any]:
     reports = services.list_hosts()
     draining = [report.host for report in reports if report.service_state == "draining"][:MAX_DRAINING_SHOWN]
     cards = [HostCard(report, remaining_on([report.host]) if report.host in draining else None) for report in reports]
-    return {"hosts": cards, "down": services.describe_down(), "sizes": services.list_data_sizes()}
+    return {
+        "hosts": cards,
+        "down": services.describe_down(),
+        "late_since": schedules.late_since(),
+        "sizes": services.list_data_sizes(),
+    }
 
 
 @require_POST

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import subprocess
+import threading
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ from django.core.management import CommandError, call_command
 from django.db import OperationalError
 
 from executors_app.machine.process import identity
+from sessions_app.hosts import heartbeats
 from sessions_app.hosts.heartbeats import Heartbeat, describe_living
 from sessions_app.hosts.models import Host, HostProcess, Role
 from tests.hosts.processes import reported
@@ -129,3 +131,65 @@ def test_check_passes_and_changes_nothing_when_nothing_runs(capsys: pytest.Captu
     reported("supervisor", 600, name="build-2")
     call_command("after_restore", "--check")
     assert capsys.readouterr().out == ""
+
+
+def test_process_of_an_earlier_boot_of_this_machine_is_ended(settings: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    settings.KANDEV_HOST_NAME = "build-1"
+    monkeypatch.setattr(identity, "machine_id", lambda: "0123")
+    Heartbeat(Role.WEB).beat()
+    host = Host.objects.get()
+    own = identity.identify_self().to_json()
+
+    def earlier(**changes: Any) -> HostProcess:
+        row = reported("worker", 600, name="another", place="before", process=own | changes)
+        HostProcess.objects.filter(id=row.id).update(host=host)
+        return row
+
+    before, container = earlier(boot_id="before"), earlier(pid_namespace="pid:[1]")
+    elsewhere = reported("worker", 600, name="build-2", place="p2", process=own | {"boot_id": "b"})
+    Heartbeat(Role.WORKER).beat()
+    assert set(HostProcess.objects.exclude(ended_at=None).values_list("id", flat=True)) == {before.id}
+    assert {container.id, elsewhere.id} <= set(HostProcess.objects.filter(ended_at=None).values_list("id", flat=True))
+
+
+def test_boot_proves_nothing_of_a_machine_without_an_id(settings: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    settings.KANDEV_HOST_NAME = "build-1"
+    monkeypatch.setattr(identity, "machine_id", lambda: "")
+    reported("worker", 600, place="before", process=identity.identify_self().to_json() | {"boot_id": "before"})
+    Heartbeat(Role.WORKER).beat()
+    assert not HostProcess.objects.exclude(ended_at=None).exists()
+
+
+def test_process_that_finishes_its_work_is_stopping() -> None:
+    heartbeat = Heartbeat(Role.WORKER)
+    heartbeat.beat_if_due()
+    heartbeat.announce_stop()
+    heartbeat.beat_if_due()
+    first = HostProcess.objects.get().stopping_at
+    assert first is not None
+    heartbeat.beat()
+    assert HostProcess.objects.get().stopping_at == first
+    HostProcess.objects.all().delete()
+    heartbeat.beat()
+    assert HostProcess.objects.get().stopping_at is not None
+
+
+def test_disk_that_hangs_holds_up_no_sign_of_life(monkeypatch: pytest.MonkeyPatch) -> None:
+    answers = threading.Event()
+
+    def hang() -> int:
+        answers.wait()
+        return 7
+
+    monkeypatch.setattr(heartbeats, "MEASURE_WITHIN", 0.01)
+    monkeypatch.setattr(heartbeats, "_free_bytes", hang)
+    heartbeat = Heartbeat(Role.SUPERVISOR)
+    heartbeat.beat()
+    assert HostProcess.objects.get().free_bytes is None
+    before = threading.active_count()
+    heartbeat.beat()
+    assert threading.active_count() == before, "one thread waits, however often"
+    answers.set()
+    monkeypatch.setattr(heartbeats, "MEASURE_WITHIN", 60.0)
+    heartbeat.beat()
+    assert HostProcess.objects.get().free_bytes == 7

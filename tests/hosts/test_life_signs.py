@@ -26,3 +26,9 @@ SECOND = timedelta(seconds=1)
 )
 def test_life_of_a_process(beat_at: datetime, ended_at: datetime | None, life: Life) -> None:
     assert judge_life(beat_at, ended_at, NOW) is life
+
+
+def test_process_that_was_told_to_end_is_stopping_until_it_falls_silent() -> None:
+    assert judge_life(NOW, None, NOW, stopping_at=NOW) is Life.STOPPING
+    assert judge_life(NOW - SILENT_AFTER - SECOND, None, NOW, stopping_at=NOW) is Life.SILENT
+    assert judge_life(NOW, NOW, NOW, stopping_at=NOW) is Life.STOPPED

@@ -11,6 +11,8 @@ from django.utils import timezone
 
 from executors_app.models import ExecutorRunning
 from sessions_app.hosts import services
+from sessions_app.hosts.models import HostProcess
+from sessions_app.models import Intent
 from tests.hosts.processes import attended, reported
 from tests.pages.world import World
 
@@ -105,5 +107,29 @@ def test_hosts_are_listed_with_a_constant_number_of_queries(
     for number in range(3):
         reported("worker", 0, name=f"build-{number}", place=f"p{number}")
         agent_on(world, f"p{number}")
-    with django_assert_num_queries(4):  # type: ignore[operator]
+    with django_assert_num_queries(5):  # type: ignore[operator]
         assert len(services.list_hosts()) == 3
+
+
+def test_oldest_request_to_sessions_of_a_host_is_that_which_is_open(world: World) -> None:
+    reported("supervisor", LONG)
+    session = world.session()
+    session.executions.update(host_id="p1")
+    oldest = session.intents.get()
+    Intent.objects.create(session=session, kind="stop")
+    (report,) = services.list_hosts()
+    assert report.oldest_request_at == oldest.created_at
+    session.intents.update(done_at=timezone.now())
+    (report,) = services.list_hosts()
+    assert report.oldest_request_at is None
+
+
+def test_figures_of_a_host_are_those_of_processes_that_are_up() -> None:
+    reported("web", 10, open_files=3)
+    fullest = reported("web", 20, open_files=9)
+    reported("worker", LONG, open_files=99)
+    (report,) = services.list_hosts()
+    assert report.fullest_processes() == {"web": fullest}
+    HostProcess.objects.update(ended_at=timezone.now())
+    (report,) = services.list_hosts()
+    assert (report.newest_up, report.fullest_processes()) == (None, {})

@@ -12,7 +12,7 @@ from typing import Any, Final
 from django.contrib.humanize.templatetags.humanize import naturaltime
 from django.core.management.base import CommandError, CommandParser
 
-from sessions_app.hosts import cordons, losses, services
+from sessions_app.hosts import cordons, losses, schedules, services
 from sessions_app.hosts.remaining import MAX_NAMED, Remaining, remaining_on
 from sessions_app.hosts.services import HostReport, ProcessReport
 from sessions_app.kernel.rules.wording import plural
@@ -68,8 +68,9 @@ class Command(VisibleCommand):
     def list_all(self, options: Mapping[str, Any]) -> None:
         """List the hosts and what is down."""
         reports, down = services.list_hosts(), services.describe_down()
+        lag = round(schedules.schedule_lag().total_seconds(), 1)
         if options["json"]:
-            document = {"hosts": [_document(report) for report in reports], "down": down}
+            document = {"hosts": [_document(report) for report in reports], "down": down, "schedule_lag_seconds": lag}
             self.stdout.write(json.dumps(document, indent=2))
             return
         for report in reports:
@@ -226,6 +227,7 @@ def _document(report: HostReport) -> dict[str, Any]:
         "sessions": report.sessions,
         "unattended": report.is_unattended,
         "service": report.service_state or "in service",
+        "oldest_request_at": report.oldest_request_at and report.oldest_request_at.isoformat(),
         "processes": _processes(report.processes),
     }
 

@@ -130,7 +130,11 @@ class Worker:
                 if once and not self._has_due_jobs():
                     break
                 self._wait(signals, max(POLL_EVERY, self._backoff.remaining))
+            if self._running and not once:
+                self._heartbeat.announce_stop()
             while self._running:
+                if not once:
+                    self._heartbeat.beat_if_due()
                 self._wait(signals, POLL_EVERY)
             self._heartbeat.end_quietly()
 
