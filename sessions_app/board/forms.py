@@ -186,10 +186,16 @@ class TaskCreateForm(_StartForm):
 
 
 class TaskTextForm(forms.Form):
-    """The title and the description of a task; the page shows them as ``exact`` texts, not by widgets."""
+    """The title, description and base branch of a task; the page shows them as ``exact`` texts, not by widgets."""
 
     title = forms.CharField(max_length=300)
     description = forms.CharField(max_length=DESCRIPTION_LIMIT, required=False, strip=False)
+    base_branch = forms.RegexField(
+        BRANCH_PATTERN,
+        required=False,
+        max_length=255,
+        error_messages={"invalid": "The base branch cannot have this name."},
+    )
 
     def clean_description(self) -> str:
         """Return the description with the line ends of text files."""

@@ -188,7 +188,7 @@ def validate_repository(team: Group, repository_id: Any) -> Repository | None:
 
 
 class TaskChangeSerializer(StrictSerializer):
-    """Changes of a task; repository and base branch can change only while the task has no session.
+    """Changes of a task; the repository can change while it has no session, the base branch while none has started.
 
     With ``version``, title and description are saved only over that version.
     """

@@ -37,7 +37,16 @@ from sessions_app.kernel.services.errors import (
 from sessions_app.kernel.services.idempotency import IdempotencyMark, create_once, mark_request
 from sessions_app.maintenance import files
 from sessions_app.metrics import counters as metric_counters
-from sessions_app.models import Prompt, Repository, Task, TaskSession, refresh_task_state, session_transaction
+from sessions_app.models import (
+    Intent,
+    IntentKind,
+    Prompt,
+    Repository,
+    Task,
+    TaskSession,
+    refresh_task_state,
+    session_transaction,
+)
 from sessions_app.planning.services import PLAN_VALUES, change_plan
 from sessions_app.portable import record as portable_record
 from sessions_app.prompts.rules.attachments import AttachedFile
@@ -172,10 +181,13 @@ def change_task(task: Task, values: Mapping[str, Any], version: str | None = Non
     Missing values stay.
 
     ``version`` is the ``text_version`` that the editor has seen; None: whatever the texts are now. Raises TaskChanged
-    if they are others, unless they are already as wanted. Once the task has a session, repository and base branch
-    cannot change (Conflict). Raises what ``change_plan`` raises.
+    if they are others, unless they are already as wanted. Once the task has a session, its repository cannot change,
+    and once one has started, nor can its base branch (Conflict). Raises what ``change_plan`` raises.
     """
     with atomic():
+        if "base_branch" in values:
+            # First, as in ``reopen_task``: a start locks its session, so none begins from the base that is replaced.
+            list(task.sessions.select_for_update(no_key=True).order_by("id").values_list("id"))
         row = _lock_task(task)
         rewritten = any(name in values and values[name] != getattr(row, name) for name in ("title", "description"))
         if rewritten and version is not None and version != text_version(row):
@@ -185,14 +197,31 @@ def change_task(task: Task, values: Mapping[str, Any], version: str | None = Non
             change_plan(row, plan)
         own = {name: value for name, value in values.items() if name not in PLAN_VALUES}
         changed = {name: value for name, value in own.items() if getattr(row, name) != value}
-        if changed.keys() & {"repository", "base_branch"} and row.sessions.exists():
-            raise Conflict("The repository and base branch of a task cannot change once it has sessions.")
+        if "repository" in changed and row.sessions.exists():
+            raise Conflict("The repository of a task cannot change once it has sessions.")
+        if "base_branch" in changed and is_base_used(row):
+            raise Conflict(BASE_IS_USED)
         if changed.get("repository") is not None:
             _require_open(changed["repository"])
         for name, value in changed.items():
             setattr(row, name, value)
         row.save(update_fields=[*changed, "updated_at"])
     return row
+
+
+BASE_IS_USED: Final = (
+    "The base branch of this task cannot change any more: a session has started from it, and is compared with it and "
+    "merged into it. Create another task with the base branch that you want."
+)
+
+
+def is_base_used(task: Task) -> bool:
+    """Whether a session of the task has started from its base branch, or may be starting."""
+    sessions = task.sessions.all()
+    live = ExecutorRunning.objects.filter(session__in=sessions).exclude(status=ExecutorRunning.Status.STOPPED)
+    starting = Intent.objects.filter(session__in=sessions, kind=IntentKind.START, done_at=None)
+    # The first launch sets the worktree, which remains when the session is stopped.
+    return sessions.exclude(worktree_id="").exists() or live.exists() or starting.exists()
 
 
 def _lock_task(task: Task) -> Task:

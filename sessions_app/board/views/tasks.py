@@ -23,7 +23,7 @@ from sessions_app.board.services.board import annotate_needs, session_rows
 from sessions_app.board.services.tasks import create_session_with_defaults
 from sessions_app.finish.unfinished import unfinished_work
 from sessions_app.kernel.rules.parsers import parse_uuid
-from sessions_app.kernel.services.errors import SessionsError, TaskChanged, WorkUnfinished
+from sessions_app.kernel.services.errors import Conflict, SessionsError, TaskChanged, WorkUnfinished
 from sessions_app.models import Task, TaskSession
 from sessions_app.pages.labels import TASK_STATE_LABELS
 from sessions_app.pages.shortcuts import find_task, form_status, part_response, queried_number
@@ -121,35 +121,48 @@ def sessions_context(row: Task, user: User, number: int | None = None) -> dict[s
 @never_cache
 @require_http_methods(["GET", "HEAD", "POST"])
 def edit_task(request: UserHttpRequest, task_id: uuid.UUID) -> HttpResponse:
-    """Show the title and the description of a task as a form, or save them; the form names the version that it shows.
+    """Show title, description and base branch of a task as a form, or save them; the form names what it shows.
 
-    Texts that cannot be saved are shown again: with 409 and the present ones if somebody else has changed those.
+    What cannot be saved is shown again: with 409 and the present texts if somebody else has changed those, and with 409
+    if a session has started from the base branch meanwhile.
     """
     row = find_task(request, task_id)
     if not may_write(request.user, row.team_id):
         return redirect("task", row.id)
     if request.method != "POST":
-        return _show_texts(request, row, row.title, row.description)
+        return _show_texts(request, row, {"title": row.title, "description": row.description})
     form, version = TaskTextForm(request.POST), str(request.POST.get("version", ""))
+    entered = {name: str(request.POST.get(name, "")) for name in ("title", "description", "base_branch")}
     if not form.is_valid():
         error = " ".join(str(text) for texts in form.errors.values() for text in texts)
-        title, description = str(request.POST.get("title", "")), str(request.POST.get("description", ""))
-        return _show_texts(request, row, title, description, version=version, error=error, status=422)
+        return _show_texts(request, row, entered, version=version, error=error, status=422)
     values = form.cleaned_data
+    # Only if this form has changed it: of an older page, or beside a change of somebody else, it stays.
+    if values["base_branch"] == request.POST.get("shown_base", values["base_branch"]):
+        del values["base_branch"]
     try:
         tasks.change_task(row, values, version)
     except TaskChanged as error:
         context = {"error": error.message, "version": error.details["version"], "current": error.details}
-        return _show_texts(request, row, values["title"], values["description"], status=409, **context)
+        return _show_texts(request, row, {**entered, **values}, status=409, **context)
+    except Conflict as error:
+        return _show_texts(request, row, {**entered, **values}, version=version, error=error.message, status=409)
     return redirect("task", row.id)
 
 
 def _show_texts(
-    request: UserHttpRequest, row: Task, title: str, description: str, *, status: int = 200, **context: Any
+    request: UserHttpRequest, row: Task, entered: Mapping[str, str], *, status: int = 200, **context: Any
 ) -> HttpResponse:
-    texts = {"task": row, "title": title, "description": description, "has_sessions": row.sessions.exists()}
-    texts["version"] = tasks.text_version(row)
-    return render(request, "board/edit_task.html", {**texts, **context}, status=status)
+    shown = {
+        "task": row,
+        "title": entered["title"],
+        "description": entered["description"],
+        "base_branch": entered.get("base_branch", row.base_branch),
+        "has_sessions": row.sessions.exists(),
+        "base_problem": tasks.BASE_IS_USED if tasks.is_base_used(row) else "",
+        "version": tasks.text_version(row),
+    }
+    return render(request, "board/edit_task.html", {**shown, **context}, status=status)
 
 
 @never_cache

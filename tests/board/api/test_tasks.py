@@ -75,7 +75,7 @@ def test_title_and_description_can_always_be_changed(world: World, api: APIClien
     assert (answer.json()["title"], answer.json()["description"]) == ("Mend it well", "  two\nlines")
 
 
-def test_repository_and_branch_are_fixed_by_the_first_session(world: World, api: APIClient) -> None:
+def test_repository_and_branch_are_fixed_by_a_session_that_starts(world: World, api: APIClient) -> None:
     answer = api.patch(one(world), {"base_branch": "other"}, format="json")
     assert (answer.status_code, answer.json()["code"]) == (409, "conflict")
     fresh = api.post(TASKS, {"title": "Dig"}, format="json").json()

@@ -7,10 +7,13 @@ from typing import Any
 
 import pytest
 from django.test import Client
+from django.utils import timezone
 
+from executors_app.models import ExecutorRunning
 from sessions_app.board.services.tasks import change_task, text_version
 from sessions_app.models import Repository, Task
 from tests.pages.world import World
+from tests.supervisor.rows import make_session
 
 
 def save(browser: Client, task: Task, **values: Any) -> Any:
@@ -90,3 +93,31 @@ def test_new_task_without_a_base_starts_where_the_repository_says(base: str, wor
     answer = ada.post("/", {**values, "agent_profile": world.profile.pk, "executor": world.executor.pk})
     assert answer.status_code == 302
     assert Task.objects.get(title="New").base_branch == base
+
+
+def test_base_branch_can_change_until_a_session_has_started(world: World, ada: Client) -> None:
+    task = world.task(base_branch="main")
+    session = make_session(task=task)
+    session.intents.update(done_at=timezone.now())
+    ExecutorRunning.objects.filter(session=session).update(status=ExecutorRunning.Status.STOPPED)
+    assert 'name="base_branch" value="main"' in ada.get(f"/tasks/{task.id}/edit/").text
+    assert save(ada, task, base_branch="next", shown_base="main").status_code == 302
+    assert Task.objects.get(id=task.id).base_branch == "next"
+    assert save(ada, task, title="Theirs", base_branch="main", shown_base="main").status_code == 302
+    assert Task.objects.get(id=task.id).base_branch == "next", "this form has not changed it"
+    session.worktree_id = str(session.id)
+    session.save(update_fields=["worktree_id"])
+    page = ada.get(f"/tasks/{task.id}/edit/").text
+    assert 'name="base_branch"' not in page and "a session has started from it" in page and "<code>next</code>" in page
+    task.refresh_from_db()
+    answer = save(ada, task, title="Mine", base_branch="main", shown_base="next")
+    assert answer.status_code == 409
+    assert "a session has started from it" in answer.text and 'value="Mine"' in answer.text
+    assert Task.objects.get(id=task.id).base_branch == "next"
+
+
+def test_name_that_is_no_branch_is_shown_again(world: World, ada: Client) -> None:
+    task = world.task()
+    answer = save(ada, task, base_branch="../x", shown_base="")
+    assert answer.status_code == 422
+    assert "The base branch cannot have this name." in answer.text and 'value="../x"' in answer.text
