@@ -12,6 +12,7 @@ from sessions_app.metrics.jobs import MetricsJob
 from sessions_app.placement.jobs import PlacementJob
 from sessions_app.portable.jobs import ExportJob
 from sessions_app.recovery.jobs import ExitEventsJob, RecheckJob, ReconcileJob, RequestedSweepsJob
+from sessions_app.review.jobs import BranchCountsJob
 from sessions_app.search.jobs import SearchIndexJob
 from sessions_app.starts.jobs import IdleSleepJob, StartQueueJob
 from sessions_app.supervisor.job import Job
@@ -42,6 +43,7 @@ JOBS: Final[Sequence[type[Job]]] = (
     MetricsJob,
     ExportJob,
     SearchIndexJob,
+    BranchCountsJob,
     WorkflowsJob,
     OrphansJob,
     PlacementJob,

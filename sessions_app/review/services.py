@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+import uuid
+from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
 from itertools import accumulate
 from pathlib import Path
@@ -12,7 +13,7 @@ from urllib.parse import quote
 
 from django.contrib.auth.models import User
 from django.db import DatabaseError
-from django.db.models import Q
+from django.db.models import F, OuterRef, Q, Subquery
 from django.db.transaction import atomic
 from django.utils import timezone
 
@@ -31,7 +32,7 @@ from executors_app.wire.errors import (
     RepositoryUnusable,
 )
 from executors_app.wire.protocol import Code
-from sessions_app.models import TaskSession
+from sessions_app.models import TaskSession, Turn
 from sessions_app.review.rules.parts import WHOLE_BRANCH, Part, PartKind
 from sessions_app.review.turn_parts import find_snapshots, list_turns
 from sessions_app.workspace.services.workspace import ask_agentctl, author_of_commit, find_saved_work
@@ -81,6 +82,28 @@ def note_counts(session: TaskSession, found: Mapping[str, Any], asked_at: dateti
             TaskSession.objects.filter(is_older, id=session.id).update(**values)
     except DatabaseError as error:
         logger.warning("the changed lines of session %s cannot be stored: %s", session.id, error)
+
+
+def sessions_to_count(sessions: Collection[uuid.UUID]) -> list[tuple[TaskSession, datetime]]:
+    """Return those of ``sessions`` whose last turn has ended since their lines were counted, with its end.
+
+    Each with its task and repository, and without secrets.
+    """
+    if not sessions:
+        return []
+    newest = Turn.objects.filter(session=OuterRef("pk")).order_by("-started_at", "-id")
+    rows = TaskSession.objects.filter(id__in=sessions, task__archived_at=None)
+    rows = rows.annotate(turn_ended_at=Subquery(newest.values("ended_at")[:1]))
+    rows = rows.filter(Q(branch_counted_at=None) | Q(branch_counted_at__lte=F("turn_ended_at")))
+    found = rows.exclude(turn_ended_at=None).select_related("task__repository").only(*_COUNTED_COLUMNS)
+    return [(session, session.turn_ended_at) for session in found.order_by("id")]
+
+
+_COUNTED_COLUMNS: Final = (
+    *("task", "task__base_branch"),
+    *("task__repository", "task__repository__path", "task__repository__default_branch"),
+)
+"""What ``find_base`` needs."""
 
 
 def _count(value: object) -> int | None:

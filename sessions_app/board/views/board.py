@@ -300,6 +300,8 @@ class SessionLine:
     counted_at: Moment | None
     """When the lines of its branch were counted; None: not yet."""
     is_count_current: bool
+    is_count_unknown: bool
+    """Whether a turn may have changed lines that nobody has counted."""
     additions: int | None
     deletions: int | None
 
@@ -398,6 +400,7 @@ def _session_line(row: SessionRow, task_path: str) -> SessionLine:
         commands=chips["commands"],
         counted_at=Moment.at(counted_at) if counted_at else None,
         is_count_current=row.is_count_current,
+        is_count_unknown=counted_at is None and row.last_turn_at is not None,
         additions=session.branch_additions,
         deletions=session.branch_deletions,
     )

@@ -182,7 +182,9 @@ def test_card_shows_lines_of_the_branch_as_of_when_they_were_counted(ada: Client
         return ada.get("/").text
 
     assert 'class="counts"' not in ada.get("/").text
+    assert "±?" in ada.get("/").text
     page = shown(1)
+    assert "±?" not in page
     assert '<span class="plus">+12</span> <span class="minus">−3</span></a>' in page
     assert f'href="{path_of(session)}changes/"' in page
     assert '−3</span> <span class="meta">earlier</span>' in shown(-1)
