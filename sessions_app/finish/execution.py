@@ -99,7 +99,7 @@ def _carry_out(intent: FinishIntent, effect: Effect) -> None:
 
 def _require_right(intent: FinishIntent) -> None:
     if not may_finish(intent.by, intent.session.task.team, FinishKind(intent.kind)):
-        raise Refusal(RIGHT_LOST, f"Whoever requested this {intent.kind} may not do that any more.")
+        raise Refusal(RIGHT_LOST, f"The user who requested this {intent.kind} no longer has the right to it.")
 
 
 def _record_failure(intent: FinishIntent, code: str, message: str) -> bool:

@@ -113,7 +113,7 @@ _RECEIPT_LABELS: Final[Mapping[str, Label]] = {
     "loaded": Label("Loaded: the agent replayed its conversation", "good"),
     "injected": Label("New conversation with the previous history", "ask"),
     "workspace_only": Label("Workspace only: no agent is running", "calm"),
-    "fresh": Label("Started fresh: the agent does not know what was said before", "ask"),
+    "fresh": Label("Started fresh: the agent does not know the earlier conversation", "ask"),
     "failed": Label("Could not be resumed", "bad"),
 }
 _NOT_STARTED: Final[Mapping[str, Label]] = {

@@ -107,7 +107,7 @@ def test_work_outside_a_turn_that_is_cut_off_is_told_everywhere(end: str) -> Non
     assert message is not None
     expected = (
         "The agent was working outside a turn, and that work was cut off. Without a result: make all. "
-        "Processes that it had left running ended with it: npm run dev0. The agent is told with your next prompt."
+        "Processes that it had left running ended with it: npm run dev0. The agent learns this with your next prompt."
     )
     assert texts_of([message])[message.id] == expected
     assert last_payload(row, CUT_OFF)["unfinished_tools"] == ["make all"]
@@ -131,7 +131,9 @@ def test_ended_background_processes_are_told_without_other_work(end: str) -> Non
 
     row = fresh(session)
     (message,) = row.messages.filter(role="status")
-    assert texts_of([message])[message.id].endswith("npm run dev4; 2 more. The agent is told with your next prompt.")
+    assert texts_of([message])[message.id].endswith(
+        "npm run dev4; 2 more. The agent learns this with your next prompt."
+    )
     assert "working" not in texts_of([message])[message.id]
     assert names(row).count(CUT_OFF) == 1
     note = context_before(row, Prompt(session=row, message_id="p2", text="go on"))

@@ -402,7 +402,7 @@ def receipt_notice(receipt_id: str) -> Notice:
     return Notice(
         AttentionKind.RECEIPT,
         f"receipt:{receipt_id}",
-        "The agent started fresh and does not know what was said before",
+        "The agent started fresh and does not know the earlier conversation",
         "Its conversation could not be restored; the receipt has the evidence.",
         "Open the session: read the receipt, and tell the agent what it needs to know.",
     )

@@ -58,7 +58,7 @@ _RECEIPT_MEANINGS: Final[Mapping[str, str]] = {
     "loaded": "A new process loaded its conversation. What it replays is compared with the log; without a replay "
     "it is unproven.",
     "injected": "The agent could not restore its conversation, so a new one got the history.",
-    "fresh": "The agent does not know what was said before. Someone chose that, or it was the first start.",
+    "fresh": "The agent does not know the earlier conversation. Someone chose that, or it was the first start.",
     "workspace_only": "The workspace is open: files, git, terminal. No agent runs in it.",
     "failed": "It could not be started. The reason is shown beside it, and nothing was deleted.",
     "skipped": "It was checked and left alone: it is idle, stopped, or held by another supervisor.",

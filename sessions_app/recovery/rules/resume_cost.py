@@ -100,13 +100,13 @@ def _context_sentence(context: ReportedContext | None) -> str:
 def _history_sentence(cost: ResumeCost) -> str:
     if cost.history_characters is None:
         return (
-            f"A new conversation is told the old one with the next prompt, in at most {BUDGET_CHARS:,} characters. "
+            f"A new conversation gets the old one with the next prompt, in at most {BUDGET_CHARS:,} characters. "
             "How many tokens that costs is unknown."
         )
     characters = plural(cost.history_characters, "1 character", "{:,} characters")
     estimate = f"{cost.history_estimated_tokens:,} at {BYTES_PER_TOKEN} bytes for a token"
     return (
-        f"A new conversation is told the old one with the next prompt, in {characters}. "
+        f"A new conversation gets the old one with the next prompt, in {characters}. "
         f"How many tokens that costs is unknown; an estimate is {estimate}."
     )
 

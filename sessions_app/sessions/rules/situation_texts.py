@@ -43,7 +43,7 @@ CHOOSE_HOW_TO_CONTINUE: Final = "Accept the loaded conversation, or start fresh.
 
 NO_CONVERSATION_ID: Final = "The agent never reported its conversation id, so this conversation cannot be resumed."
 
-FRESH_START_HINT: Final = "A fresh start keeps the workspace; the agent does not know what was said."
+FRESH_START_HINT: Final = "A fresh start keeps the workspace; the agent does not know the earlier conversation."
 
 LOADS_AGAIN: Final = "“Try again” asks the agent for the same conversation once more; the other choices do without it."
 """Shown after a failed load: *Try again* loads the conversation, and may fail for the same reason."""
@@ -246,7 +246,7 @@ def token_rejected(f: Facts) -> Situation:
     """Describe a conversation id that the agent does not accept or must not get."""
     cause = f.assessment and f.assessment.cause
     gets_history = cause is not None and cause.strategy is Strategy.HISTORY
-    how = "starts a new conversation and does not know what was said before"
+    how = "starts a new conversation and does not know the earlier conversation"
     if gets_history:
         how = history_estimate(f)
     code: Final = Code.TOKEN_REJECTED
@@ -262,7 +262,7 @@ def token_rejected(f: Facts) -> Situation:
         why = "offers no way to restore conversations"
         chance = "After an update of the agent, you can try the old conversation again."
         if not gets_history:  # some agents continue by themselves, in the same directory
-            how = "starts a new conversation and may not know what was said before"
+            how = "starts a new conversation and may not know the earlier conversation"
     text = f"The agent {why}. With your next prompt it {how}."
     step = chance
     if f.queued_prompts:

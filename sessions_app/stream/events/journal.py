@@ -36,7 +36,7 @@ class JournalGap(
     def timeline_label(self) -> Label:
         """Say why something may be missing."""
         reason = _GAP_SENTENCES.get(self.reason, humanize_code(self.reason))
-        return Label(f"Some of what the agent said may be missing here: {reason}", "bad")
+        return Label(f"Some of the agent’s messages may be missing here: {reason}", "bad")
 
 
 class JournalSkipped(Event, name="session.journal_skipped", recorded_by="ingest", audited=True):

@@ -139,7 +139,7 @@ def cut_off_sentence(facts: Interruption, process_count: int) -> str:
     if process_count:
         named = _enumerated(facts.dead_processes, process_count)
         sentences.append(f"Processes that it had left running ended with it: {named}.")
-    return " ".join([*sentences, "The agent is told with your next prompt."])
+    return " ".join([*sentences, "The agent learns this with your next prompt."])
 
 
 def _enumerated(items: Sequence[str], count: int) -> str:

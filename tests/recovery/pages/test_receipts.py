@@ -28,7 +28,7 @@ pytestmark = pytest.mark.django_db
         ("loaded", "unproven", "Loaded: the agent reports that it has its conversation (unproven)"),
         ("injected", "none", "New conversation with the previous history (not verified)"),
         ("workspace_only", "none", "Workspace only: no agent is running"),
-        ("fresh", "none", "Started fresh: the agent does not know what was said before"),
+        ("fresh", "none", "Started fresh: the agent does not know the earlier conversation"),
         ("failed", "none", "Could not be resumed"),
     ],
 )
@@ -50,7 +50,7 @@ def test_unproven_receipt_has_a_neutral_colour(ada: Client, world: World) -> Non
     [
         (True, False, "First start"),
         (False, False, "New conversation"),
-        (False, True, "Started fresh: the agent does not know what was said before"),
+        (False, True, "Started fresh: the agent does not know the earlier conversation"),
     ],
 )
 def test_fresh_start_without_a_loss_mentions_no_loss(is_first: bool, said_before: bool, words: str) -> None:
@@ -82,4 +82,4 @@ def test_start_after_one_that_failed_mentions_no_loss_on_any_page(ada: Client, w
         append_events(session.id, [NewEvent("session.receipt", {"receipt_id": str(receipt.id), "kind": kind})])
     for page in (badge(ada.get(path_of(session)).text), ada.get(f"{path_of(session)}timeline/").text):
         assert "New conversation" in page
-        assert "does not know what was said" not in page
+        assert "does not know the earlier conversation" not in page

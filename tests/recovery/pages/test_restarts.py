@@ -133,7 +133,7 @@ def test_first_start_after_the_restart_is_not_called_a_loss(staff: Client, world
     world.session().receipts.create(kind="fresh")
     state = staff.get("/restart/live/").json()["parts"]["restart"]
     assert "First start" in state
-    assert "does not know what was said" not in state
+    assert "does not know the earlier conversation" not in state
 
 
 def test_first_steps_offer_a_restart_and_then_disappear(staff: Client, world: World, data: Path) -> None:
