@@ -299,7 +299,8 @@ def _oldest_prompt_age() -> float:
     oldest = waiting.aggregate(oldest=Min("created_at"))["oldest"]
     if oldest is None:
         return 0.0
-    return max((timezone.now() - oldest).total_seconds(), 0.0)
+    age: float = (timezone.now() - oldest).total_seconds()
+    return max(age, 0.0)
 
 
 def _waits() -> Iterator[metric_counts.Count]:

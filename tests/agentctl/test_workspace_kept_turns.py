@@ -61,7 +61,7 @@ def write_orphan(root: Path) -> None:
     tree = run_git(root, "rev-parse", "HEAD^{tree}")
     who = "A <a@localhost> 0 +0000"
     text = f"tree {tree}\nparent {'1' * 40}\nparent {'2' * 40}\nauthor {who}\ncommitter {who}\n\nforged\n"
-    command = ["git", "-C", root, "hash-object", "-t", "commit", "-w", "--stdin"]
+    command = ["git", "-C", str(root), "hash-object", "-t", "commit", "-w", "--stdin"]
     made = subprocess.run(command, input=text, capture_output=True, text=True, check=True)
     run_git(root, "update-ref", REF, made.stdout.strip())
 

@@ -245,7 +245,7 @@ def _ended_after(seconds: float) -> Iterator[None]:
     """Write where every thread is, and raise TimeoutError, if the block takes longer than ``seconds``."""
 
     def end(*_: object) -> None:
-        faulthandler.dump_traceback(sys.__stderr__)
+        faulthandler.dump_traceback(sys.stderr.fileno())
         raise TimeoutError(f"not finished within {seconds:g} s")
 
     before = signal.signal(signal.SIGALRM, end)

@@ -31,7 +31,7 @@ def run(place: Path, tries: str) -> subprocess.CompletedProcess[str]:
     (place / ".venv").symlink_to(ROOT / ".venv")
     (place / "pytest.ini").write_text("[pytest]\n")
     environment = {"PATH": os.environ["PATH"], "KANDEV_SECOND_TRY": tries, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
-    argv = [place / "scripts/run_tests", "-q"]
+    argv = [str(place / "scripts/run_tests"), "-q"]
     return subprocess.run(argv, cwd=place, env=environment, capture_output=True, text=True, timeout=120, check=False)
 
 

@@ -205,10 +205,12 @@ def test_admin_of_the_team_changes_what_the_settings_page_lets_them_change(
     assert (changed.status_code, changed.json()["model"]) == (200, "large")
     late = staff.patch(address, {"model": "small", "version": seen["version"]}, format="json")
     assert (late.status_code, late.json()["code"]) == (409, "settings_changed")
-    for body in ({"command": ["sh"]}, {"env": {}}, {"mcp_servers": []}):
+    refused: list[dict[str, object]] = [{"command": ["sh"]}, {"env": {}}, {"mcp_servers": []}]
+    for body in refused:
         assert admin.patch(address, body, format="json").status_code == 403
     assert api.patch(address, {"model": "x"}, format="json").status_code == 403
-    for body in ({"team": None}, {"agent_type": "demo"}, {"args": "x"}, {"gone_patterns": ["("]}):
+    invalid: list[dict[str, object]] = [{"team": None}, {"agent_type": "demo"}, {"args": "x"}, {"gone_patterns": ["("]}]
+    for body in invalid:
         assert staff.patch(address, body, format="json").status_code == 400
     assert staff.patch(address, {"env": {"KEY": "other"}, "args": ["-v"]}, format="json").status_code == 200
     profile.refresh_from_db()
