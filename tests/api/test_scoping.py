@@ -30,7 +30,7 @@ CALLS = [
 WITH_A_KEY = ("runs/resume/", "post")
 """The key of a wait is enough; no account is needed."""
 CALLS.remove(WITH_A_KEY)
-TEAM_ROUTE = "<uuid:(task|item|webhook|workflow|run|repository)_id>|<int:team_id>"
+TEAM_ROUTE = "<uuid:(task|item|webhook|workflow|run|repository|profile)_id>|<int:team_id>"
 OF_A_TEAM = [call for call in CALLS if re.search(TEAM_ROUTE, call[0])]
 OF_ALL = [call for call in CALLS if call not in OF_A_TEAM]
 STAFF_WRITES = {(f"{things}/", "post") for things in ("repositories", "agent-profiles", "executors", "sweeps")}
@@ -45,6 +45,7 @@ MANAGERS_WRITE = {("teams/<int:team_id>/policy/", "patch"), ("teams/<int:team_id
 MANAGERS_WRITE |= {("repositories/<uuid:repository_id>/mcp-servers/", "put")}
 MANAGERS_WRITE |= {("teams/<int:team_id>/budget/", "put")}
 MANAGERS_WRITE |= {("repositories/<uuid:repository_id>/", method) for method in ("patch", "delete")}
+MANAGERS_WRITE |= {("agent-profiles/<uuid:profile_id>/", "patch")}
 _REMOTE = "repositories/<uuid:repository_id>/remote/"
 MANAGERS_WRITE |= {(_REMOTE, "put"), (_REMOTE, "delete"), (f"{_REMOTE}key/", "put"), (f"{_REMOTE}token/", "put")}
 MANAGERS_WRITE |= {(f"{_REMOTE}{part}", "post") for part in ("host-keys/", "test/")}
@@ -89,6 +90,7 @@ def call(client: APIClient, world: World, route: str, method: str) -> Any:
         "message_id": "message-1",
         "wait_id": "wait-1",
         "executor_id": world.executor.id,
+        "profile_id": world.profile.id,
         "sweep_id": world.sweep.id,
         "request_id": world.sweep_request.id,
         "team_id": world.team.id,
