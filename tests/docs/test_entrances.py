@@ -87,6 +87,7 @@ FILES: Final[Mapping[str, str]] = {
         f"executors_app/{name}.py": row
         for row, names in {
             WORKSPACE: (
+                *("cleanup", "repositories/unsaved_work"),
                 *("agentctl/workspace/files", "agentctl/workspace/file_writing", "agentctl/workspace/paths"),
                 *("agentctl/workspace/submodule_snapshots", "machine/untrusted_files"),
             ),
@@ -106,6 +107,7 @@ FILES: Final[Mapping[str, str]] = {
             SENT: ("runtimes/containers/archives", "runtimes/sprites/program", "runtimes/sprites/state_files"),
             PROCESSES: (
                 *("agentctl/process/process_tree", "machine/process/execution_processes", "machine/process/identity"),
+                "machine/process/path_users",
                 *("repositories/progress", "agentctl/process/subreaper"),
             ),
             JOURNAL: ("wire/journal_files", "agentctl/journal"),
