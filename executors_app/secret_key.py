@@ -16,8 +16,6 @@ from django.db import models
 from executors_app.encryption import EncryptedField, KeyFit, find_key, reencrypt, stored_values
 from executors_app.models import SecretKeyCheck
 
-MAX_EXAMINED: Final = 200
-"""Secrets of a column that are tried before the first check value is written. One that can be read is proof enough."""
 _CHECK: Final[Any] = SecretKeyCheck._meta.get_field("text")
 
 
@@ -45,8 +43,7 @@ class SecretColumn:
 def check_secret_key() -> None:
     """Raise WrongSecretKey if none of the present keys decrypts the check value. All migrations must be applied.
 
-    A database of an earlier release gets its check value now, unless it has secrets and none of those that are tried
-    can be read. A value that an earlier key decrypts is encrypted again with the first one.
+    A database of an earlier release gets its check value now, unless it has secrets and none of them can be read.
     """
     refuse_other_key()
     if not SecretKeyCheck.objects.exists():
@@ -58,9 +55,12 @@ def check_secret_key() -> None:
 
 
 def refuse_other_key() -> None:
-    """Raise WrongSecretKey if there is a check value that none of the present keys decrypts; renew an earlier one."""
-    _, unreadable = reencrypt(SecretKeyCheck)
-    if unreadable:
+    """Raise WrongSecretKey if there is a check value that none of the present keys decrypts. Changes nothing.
+
+    A value of an earlier key stays as it is until all secrets are encrypted again: only then is a start without that
+    key safe.
+    """
+    if is_secret_key_wrong():
         raise WrongSecretKey
 
 
@@ -86,12 +86,16 @@ def secret_columns() -> list[SecretColumn]:
 
 
 def reencrypt_all() -> int:
-    """Encrypt every readable secret with the first key; return how many were encrypted with an earlier one."""
+    """Encrypt every readable secret with the first key; return how many were encrypted with an earlier one.
+
+    The check value comes last: until then a start without the earlier key is refused.
+    """
     tables: set[type[models.Model]] = {field.model for field in _encrypted_fields()}
     count = 0
-    for table in tables | {SecretKeyCheck}:
+    for table in tables:
         rewritten, _ = reencrypt(table)
         count += rewritten
+    reencrypt(SecretKeyCheck)
     return count
 
 
@@ -100,10 +104,10 @@ def _check_values() -> list[str]:
 
 
 def _has_readable_secrets() -> bool:
-    """Return whether a present key reads one of the secrets that are tried, or there are none."""
+    """Return whether a present key reads one of the secrets, or there are none. The first one is proof enough."""
     found_any = False
     for field in _encrypted_fields():
-        for stored in stored_values(field)[:MAX_EXAMINED]:
+        for stored in stored_values(field).iterator():
             if find_key(stored) is not KeyFit.NONE:
                 return True
             found_any = True

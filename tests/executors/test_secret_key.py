@@ -9,7 +9,9 @@ from typing import Any
 
 import pytest
 from django.core.management import CommandError, call_command
+from django.db import connection
 from django.test import Client, override_settings
+from django.test.utils import CaptureQueriesContext
 
 from executors_app import secret_key
 from executors_app.encryption import stored_values
@@ -66,15 +68,38 @@ def test_another_key_is_refused_before_anything_starts() -> None:
     assert refused.value.returncode == 2
 
 
-def test_new_key_with_the_old_one_as_fallback_renews_the_check_value() -> None:
+def test_new_key_with_the_old_one_as_fallback_is_accepted_beside_processes_with_the_old_one() -> None:
     with keys(OLD):
         secret_key.check_secret_key()
     with keys(NEW, OLD):
         secret_key.check_secret_key()
+    with keys(OLD):
+        secret_key.check_secret_key()
+        assert not secret_key.is_secret_key_wrong()
+
+
+def test_old_key_is_missed_until_everything_is_encrypted_with_the_new_one() -> None:
+    with keys(OLD):
+        make_profile()
+        secret_key.check_secret_key()
+    with keys(NEW, OLD):
+        secret_key.check_secret_key()
+    with keys(NEW), pytest.raises(WrongSecretKey):
+        secret_key.check_secret_key()
+    with keys(NEW, OLD):
+        run("--reencrypt")
     with keys(NEW):
         secret_key.check_secret_key()
     with keys(OLD), pytest.raises(WrongSecretKey):
         secret_key.check_secret_key()
+
+
+def test_start_with_a_fallback_writes_nothing() -> None:
+    with keys(OLD):
+        secret_key.check_secret_key()
+    with keys(NEW, OLD), CaptureQueriesContext(connection) as captured:
+        secret_key.check_secret_key()
+    assert [query["sql"] for query in captured if not query["sql"].startswith("SELECT")] == []
 
 
 def test_database_of_an_earlier_release_with_unreadable_secrets_gets_no_check_value() -> None:
@@ -94,6 +119,15 @@ def test_one_readable_secret_proves_the_key_after_an_earlier_loss() -> None:
         make_profile()
         secret_key.check_secret_key()
         assert not secret_key.is_secret_key_wrong()
+
+
+def test_readable_secret_after_many_lost_ones_proves_the_key() -> None:
+    with keys(OLD):
+        lost = [AgentProfile(name=f"lost {number}", agent_type="demo", env={"A": "1"}) for number in range(201)]
+        AgentProfile.objects.bulk_create(lost)
+    with keys(NEW):
+        make_profile()
+        secret_key.check_secret_key()
 
 
 def test_readyz_of_a_running_process_names_the_key() -> None:
