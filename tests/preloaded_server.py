@@ -15,6 +15,9 @@ import struct
 import sys
 import threading
 import types
+from collections.abc import Sequence
+from importlib.abc import MetaPathFinder
+from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
 from typing import Any, Final
 
@@ -25,6 +28,9 @@ LIBRARIES: Final = (
     *("pydantic.json_schema", "pydantic.types", "rest_framework.serializers"),
 )
 """Modules that import nearly everything else. None may open a file, start a thread or read Django's settings."""
+LOADS_THE_REST: Final = "sessions_app.management.preloading"
+NEVER: Final = 86_400.0
+"""Seconds after their start when the processes load the rest of Kandev: that takes each two seconds of CPU time."""
 HIGHEST: Final = 1000
 """Above every descriptor in use; received descriptors wait there until those that they replace are closed."""
 
@@ -94,6 +100,27 @@ def inherit(files: list[int], numbers: list[int], connection: socket.socket) -> 
     os.closerange(HIGHEST, HIGHEST + len(files))
 
 
+class WithoutTheRest(MetaPathFinder):
+    """Imports the module that loads everything half a minute after a start, and lets it wait for longer than a test."""
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: types.ModuleType | None = None
+    ) -> ModuleSpec | None:
+        """Return the module's spec as usual, with a loader that changes its constant; None for others."""
+        if fullname != LOADS_THE_REST:
+            return None
+        spec = PathFinder.find_spec(fullname, path, target)
+        if spec is not None and spec.loader is not None:
+            execute = spec.loader.exec_module
+
+            def execute_and_change(module: types.ModuleType) -> None:
+                execute(module)
+                vars(module)["AFTER"] = NEVER
+
+            spec.loader.exec_module = execute_and_change  # type: ignore[method-assign]
+        return spec
+
+
 def run_program(arguments: list[str], env: dict[str, str], cwd: str) -> None:
     """Run a script, ``-m MODULE`` or ``-c CODE`` as the interpreter would."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -103,6 +130,7 @@ def run_program(arguments: list[str], env: dict[str, str], cwd: str) -> None:
     sys.stdin = open(0, closefd=False)  # noqa: SIM115
     sys.stdout = open(1, "w", closefd=False)  # noqa: SIM115
     sys.stderr = open(2, "w", buffering=1, errors="backslashreplace", closefd=False)  # noqa: SIM115
+    sys.meta_path.insert(0, WithoutTheRest())
     first, *rest = arguments
     sys.path[0] = str(Path(first).resolve().parent) if first not in {"-m", "-c"} else cwd
     if "PYTHONPATH" in env:

@@ -14,6 +14,7 @@ from tests.preloaded import PreloadedProcess
 
 OPEN_FILES = "import os; print(sorted(os.listdir('/proc/self/fd')))"
 OUR_MODULES = "import sys; print([name for name in sys.modules if name.startswith('kandev')])"
+LOADS_LATE = "from sessions_app.management import preloading; print(preloading.AFTER > 3600)"
 WAITS = ["-c", "import sys; print('ready', flush=True); sys.stdin.read()"]
 
 
@@ -29,6 +30,7 @@ WAITS = ["-c", "import sys; print('ready', flush=True); sys.stdin.read()"]
         pytest.param(["-c", "import os; print(sorted(os.environ))"], 0, "['ONLY']\n", "", id="environment"),
         pytest.param(["-c", OPEN_FILES], 0, "['0', '1', '2', '3']\n", "", id="files"),
         pytest.param(["-c", OUR_MODULES], 0, "[]\n", "", id="no module of ours"),
+        pytest.param(["-c", LOADS_LATE], 0, "True\n", "", id="the rest is not loaded"),
         pytest.param(["-c", "import os; os.kill(os.getpid(), 9)"], -9, "", "", id="killed"),
     ],
 )  # fmt: skip
