@@ -10,14 +10,16 @@ from __future__ import annotations
 import importlib
 import logging
 import pkgutil
+import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
 from django.forms.renderers import DjangoTemplates, get_default_renderer
-from django.template import TemplateSyntaxError, engines
+from django.template import engines
 from django.template.backends.django import DjangoTemplates as DjangoBackend
 
 log = logging.getLogger(__name__)
@@ -63,36 +65,59 @@ def load_later() -> None:
 
 
 def load_everything() -> None:
-    """Import the modules of Kandev and compile all templates; what cannot be loaded is logged."""
+    """Import the modules of Kandev and compile all templates; what cannot be loaded is logged and left out.
+
+    Never raises an Exception: the process works without it, as long as its files stay.
+    """
+    failed = 0
+    for what, load in _steps():
+        if not _succeeds(what, load):
+            failed += 1
+    if failed:
+        log.warning("all modules and templates are loaded, except %d", failed)
+    else:
+        log.info("all modules and templates are loaded")
+
+
+def _steps() -> Iterator[tuple[str, Callable[[], object]]]:
+    """Yield what is to be loaded, by its name; each step has to be taken before the next one is asked for."""
     for name in modules_to_load():
-        try:
-            importlib.import_module(name)
-        except Exception:
-            log.exception("%s cannot be loaded before it is needed", name)
+        yield name, partial(importlib.import_module, name)
     for module, function in CACHED_FILES:
-        getattr(importlib.import_module(module), function)()
+        yield f"{module}.{function}", partial(_call, module, function)
     for engine, name in _templates():
-        try:
-            engine.get_template(name)
-        except (TemplateSyntaxError, UnicodeDecodeError) as error:
-            log.warning("the template %s cannot be compiled: %s", name, error)
-    log.info("all modules and templates are loaded")
+        yield f"the template {name}", partial(engine.get_template, name)
+
+
+def _succeeds(what: str, load: Callable[[], object]) -> bool:
+    try:
+        load()
+    except Exception:
+        log.exception("%s cannot be loaded before it is needed", what)
+        return False
+    return True
+
+
+def _call(module: str, function: str) -> None:
+    getattr(importlib.import_module(module), function)()
 
 
 def modules_to_load() -> Iterator[str]:
-    """Yield the modules that a process may import while it runs."""
+    """Yield the modules that a process may import while it runs; those below a package only once it is imported."""
     for package in PACKAGES:
         yield package
-        yield from _modules_in(importlib.import_module(package))
+        yield from _modules_in(package)
 
 
-def _modules_in(package: Any) -> Iterator[str]:
-    for found in pkgutil.iter_modules(package.__path__, f"{package.__name__}."):
+def _modules_in(package: str) -> Iterator[str]:
+    """Yield the modules below a package that has just been yielded; none if it could not be imported."""
+    folders = getattr(sys.modules.get(package), "__path__", ())
+    for found in pkgutil.iter_modules(folders, f"{package}."):
         if found.name in NOT_LOADED or found.name.rpartition(".")[2] in _NEVER_IMPORTED:
             continue
         yield found.name
         if found.ispkg:
-            yield from _modules_in(importlib.import_module(found.name))
+            yield from _modules_in(found.name)
 
 
 def _templates() -> Iterator[tuple[Any, str]]:
