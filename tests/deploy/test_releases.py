@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import fcntl
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -133,6 +135,29 @@ def test_release_that_cannot_be_installed_changes_nothing(site: Site) -> None:
     assert site.version == "one"
     again = site.roll_out()  # begins anew with what the first attempt left
     assert (again.returncode, site.version) == (0, "two"), again.stderr
+
+
+def test_release_that_is_not_unpacked_completely_is_not_installed(site: Site) -> None:
+    site.commit("two")
+    tools = site.root / "tools"
+    tools.mkdir()
+    (tools / "tar").write_text("#!/bin/sh\ncat >/dev/null\necho 'No space left on device' >&2\nexit 2\n")
+    (tools / "tar").chmod(0o755)
+    done = site.roll_out(PATH=f"{tools}:{os.environ['PATH']}")
+    assert done.returncode == 2
+    assert "could not be installed" in done.stderr
+    assert site.version == "one"
+
+
+def test_only_one_roll_out_runs_at_a_time(site: Site) -> None:
+    lock = (site.root / "releases" / ".lock").open("w")
+    with lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        site.commit("two")
+        done = site.roll_out()
+    assert done.returncode == 2
+    assert "another roll-out is running" in done.stderr
+    assert site.version == "one"
 
 
 def test_old_releases_are_removed_unless_a_process_uses_them(site: Site) -> None:
