@@ -122,7 +122,17 @@ def list_worktrees() -> Iterator[Path]:
 
     Otherwise those that must stay would use up the time of every run.
     """
+    yield from _list_sessions("worktrees")
+
+
+def list_trash() -> Iterator[Path]:
+    """Yield where the worktrees in the trash were, in random order."""
     folder = execution_storage().root / "worktrees"
+    return (folder / path.name for path in _list_sessions("trash"))
+
+
+def _list_sessions(kind: str) -> Iterator[Path]:
+    folder = execution_storage().root / kind
     if not folder.is_dir():
         return
     found = [entry.name for entry in os.scandir(folder) if _is_id(entry.name)]
@@ -131,14 +141,16 @@ def list_worktrees() -> Iterator[Path]:
         yield folder / name
 
 
-def finish_trash(seconds: float) -> bool:
-    """Delete what was taken out of the trash, for at most that time; return whether all of it is deleted.
+def finish_trash(seconds: float) -> list[Path]:
+    """Delete what was taken out of the trash, for at most that time; return what is not all deleted.
 
-    The rest follows with the next call: agents decide how many files there are.
+    The rest follows with the next call: agents decide how many files there are. In random order, and one that cannot
+    be deleted does not keep the others.
     """
     until = time.monotonic() + seconds
-    folder = execution_storage().root / "trash"
-    return all(_remove_until(going, until) for going in sorted(folder.glob(f"{REMOVING_PREFIX}*")))
+    found = list((execution_storage().root / "trash").glob(f"{REMOVING_PREFIX}*"))
+    random.shuffle(found)
+    return [going for going in found if time.monotonic() > until or not _remove_until(going, until)]
 
 
 def _remove_until(going: Path, until: float) -> bool:

@@ -43,6 +43,15 @@ _GITLINK: Final = b"160000"
 _LINK: Final = b"120000"
 _EXECUTABLE: Final = b"100755"
 
+_RECORD_ENTRIES: Final = 1000
+_PLAIN_ENTRIES: Final = frozenset(
+    (
+        *("HEAD", "ORIG_HEAD", "FETCH_HEAD", "AUTO_MERGE", "COMMIT_EDITMSG", "MERGE_MSG", "MERGE_RR", "SQUASH_MSG"),
+        *("index", "gitdir", "commondir", "config.worktree", "info", "logs", "refs", "locked"),
+    )
+)
+"""What git's record of a worktree has that is compared, or is no work."""
+
 Tree = Mapping[bytes, tuple[bytes, bytes]]
 """Mode and object id, by path."""
 
@@ -74,17 +83,11 @@ def check_worktree(
     head = _check_record(team, record, git_files, branch)
     _require_no_mounts(path)
     _require_known_commits(team, git_files, head)
-    root = Directory(path)
-    reasons = []
-    for index_tree, file_tree in _candidates(team, place.name, head):
-        try:
-            _compare_index(team, git_files, index_tree)
-            _Comparison(_list_tree(team, file_tree), team.object_format, caches).compare(root)
-        except Unsaved as reason:
-            reasons.append(str(reason))
-        else:
-            return RemovableWorktree(record, head)
-    raise Unsaved(reasons[0])
+    staged, files = (_list_tree(team, commit) for commit in _state_that_returns(team, place.name, head))
+    _compare_index(team, git_files, staged)
+    _Comparison(files, team.object_format, caches).compare(Directory(path))
+    _require_objects(team, staged, files)
+    return RemovableWorktree(record, head)
 
 
 def _find_record(team: TeamRepository, path: Path, place: Path) -> Path:
@@ -109,6 +112,7 @@ def _check_record(team: TeamRepository, record: Path, git_files: Directory, bran
         raise Unsaved("it has submodules, whose commits may be nowhere else")
     if _has_entries(git_files, "refs"):
         raise Unsaved("it has refs of its own")
+    _require_plain_record(git_files)
     head = read_worktree_head(git_files)
     commit = head.commit
     if head.ref:
@@ -122,6 +126,14 @@ def _check_record(team: TeamRepository, record: Path, git_files: Directory, bran
     if any(os.fsencode(f"n {name}:") in line for line in stashes.splitlines() for name in names):
         raise Unsaved("the repository has a stash of it")
     return commit
+
+
+def _require_plain_record(git_files: Directory) -> None:
+    """Raise Unsaved for anything in git's record that is not known to be no work, such as MERGE_AUTOSTASH."""
+    with git_files.opened("") as opened:
+        names = {entry.name for entry in list_opened(opened, _RECORD_ENTRIES)}
+    if unknown := names - _PLAIN_ENTRIES:
+        raise Unsaved(f"git's record of it has {_shown(os.fsencode(min(unknown)))}")
 
 
 def _read_if_present(directory: Directory, relative: str) -> bytes:
@@ -154,8 +166,9 @@ def _require_no_mounts(path: Path) -> None:
 
 def _require_known_commits(team: TeamRepository, git_files: Directory, head: str) -> None:
     """Raise Unsaved for a commit that was checked out here and that no branch, tag or other ref has."""
-    reflog = _read_if_present(git_files, "logs/HEAD")
-    commits = {head, *(found.decode() for line in reflog.splitlines() for found in _COMMIT.findall(line)[:2])}
+    reflog, left = (_read_if_present(git_files, name) for name in ("logs/HEAD", "ORIG_HEAD"))
+    lines = [*reflog.splitlines(), left]
+    commits = {head, *(found.decode() for line in lines for found in _COMMIT.findall(line)[:2])}
     commits = {commit for commit in commits if commit.strip("0")}
     if len(reflog) == _REFLOG_BYTES or len(commits) > _MAX_COMMITS:
         raise Unsaved("too many commits were made in it to look for all of them")
@@ -166,12 +179,24 @@ def _require_known_commits(team: TeamRepository, git_files: Directory, head: str
         raise Unsaved("commits that were made in it are on no branch")
 
 
-def _candidates(team: TeamRepository, session_id: str, head: str) -> list[tuple[str, str]]:
-    """Return the states that the worktree may be in: commits whose trees are its index and its files."""
+def _state_that_returns(team: TeamRepository, session_id: str, head: str) -> tuple[str, str]:
+    """Return the commits whose trees are the index and the files of the worktree if it is made again.
+
+    That is the newest snapshot also where all its changes were undone since: they would come back.
+    """
     found = recovery_snapshots.find_session_recovery(team.text, session_id)
-    if found is not None and found.head == head and not found.submodules:
-        return [(found.index, found.commit), (head, head)]
-    return [(head, head)]
+    if found is None or found.head != head:
+        return head, head
+    if found.submodules:
+        raise Unsaved("its last snapshot has work inside submodules")
+    return found.index, found.commit
+
+
+def _require_objects(team: TeamRepository, *trees: Tree) -> None:
+    """Raise Unsaved if the repository lacks the content of a file: that of the worktree is then the only one."""
+    wanted = {object_id.decode() for tree in trees for mode, object_id in tree.values() if mode != _GITLINK}
+    if wanted - bare.object_types(team.git, wanted).keys():
+        raise Unsaved("its repository is damaged: it lacks the content of files")
 
 
 def _list_tree(team: TeamRepository, commit: str) -> Tree:
@@ -188,8 +213,8 @@ def _list_tree(team: TeamRepository, commit: str) -> Tree:
     return tree
 
 
-def _compare_index(team: TeamRepository, git_files: Directory, commit: str) -> None:
-    """Raise Unsaved if the index has something else than a commit. git reads a copy of it."""
+def _compare_index(team: TeamRepository, git_files: Directory, tree: Tree) -> None:
+    """Raise Unsaved if the index has something else than a tree. git reads a copy of it."""
     content = git_files.read("index", _INDEX_BYTES)
     if content is None or len(content) == _INDEX_BYTES:
         raise Unsaved("its index cannot be read")
@@ -204,7 +229,7 @@ def _compare_index(team: TeamRepository, git_files: Directory, commit: str) -> N
         if stage != b"0":
             raise Unsaved("it has conflicts")
         staged[path] = (mode, object_id)
-    if staged != _list_tree(team, commit):
+    if staged != tree:
         raise Unsaved("changes are staged that no snapshot has")
 
 

@@ -36,6 +36,8 @@ from sessions_app.models import RemovedWorktree, TaskSession
 
 DELETE_SECONDS: Final = 10.0
 """Maximum time of one run to delete files."""
+_LOCK_SECONDS: Final = 2.0
+"""How long a run waits for whoever prepares a worktree that is in the trash; the next run tries again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +60,7 @@ def clean_worktrees(work: ChoreRun) -> None:
         return
     if not work.dry_run:
         _note_outcomes()
+        _return_unknown(work)
     # The processes are read once: what enters a worktree later does so before a rename that can be undone.
     used = _find_used_paths(work)
     if used is None:
@@ -125,6 +128,10 @@ def _users_of(session_id: uuid.UUID) -> QuerySet[TaskSession]:
 def _deleted_owner(session_id: uuid.UUID, cutoff: datetime) -> WorktreeOwner | None:
     row = leftover_of(session_id)
     if row is None or row.deleted_at >= cutoff or not row.repository_path:
+        return None
+    # A session that was imported without the one whose worktree it shared.
+    path = execution_storage().worktree_of(str(session_id), "", "").path
+    if ExecutorRunning.objects.filter(worktree_path=str(path)).exists():
         return None
     return WorktreeOwner([], list(row.executions), [], Path(row.repository_path), _default_branch(session_id))
 
@@ -197,6 +204,25 @@ def _note_outcomes() -> None:
         RemovedWorktree.objects.filter(id=row.id).update(**{outcome: timezone.now()})
 
 
+def _return_unknown(work: ChoreRun) -> None:
+    """Move worktrees back of which no row says that they are in the trash: the run that moved them was killed."""
+    known = set(in_trash().values_list("path", flat=True))
+    for path in cleanup.list_trash():
+        if str(path) in known:
+            continue
+        try:
+            with worktrees.worktree_lock(path, _LOCK_SECONDS):
+                returned = worktree_trash.bring_back(path)
+        except (RepositoryUnusable, OSError) as error:
+            work.keep(f"worktree {path.name} in the trash", str(error), session_id=path.name)
+            continue
+        if returned:
+            work.note(f"moved worktree {path.name} back from the trash, because its removal was interrupted")
+        elif worktree_trash.is_in_trash(path):
+            reason = f"its removal was interrupted, and {path} is something else now. Move that elsewhere"
+            work.keep(f"worktree {path.name} in the trash", reason, session_id=path.name)
+
+
 def _empty_trash(work: ChoreRun, used: frozenset[str]) -> None:
     cutoff = cutoff_before(settings.KANDEV_WORKTREE_TRASH)
     if cutoff is not None:
@@ -204,8 +230,8 @@ def _empty_trash(work: ChoreRun, used: frozenset[str]) -> None:
             if work.is_over:
                 break
             _delete(work, row, used)
-    if not cleanup.finish_trash(DELETE_SECONDS):
-        work.note("the files of a removed worktree are not all deleted yet; the next run goes on")
+    for left in cleanup.finish_trash(DELETE_SECONDS):
+        work.note(f"the files in {left} are not all deleted yet; the next run goes on")
 
 
 def _delete(work: ChoreRun, row: RemovedWorktree, used: frozenset[str]) -> None:
@@ -214,10 +240,14 @@ def _delete(work: ChoreRun, row: RemovedWorktree, used: frozenset[str]) -> None:
     owner = WorktreeOwner([], [], [], Path(row.repository_path), row.branch)
     try:
         _require_unused(trash, used)
-        with worktrees.worktree_lock(path):
+        with worktrees.worktree_lock(path, _LOCK_SECONDS):
+            if worktree_trash.is_place_taken(path):
+                raise Unsaved(f"something else is at {path}, where it was, and may use git's record of it")
             found = _check(trash, path, owner)
+            # Looked at once more, because this is the step that cannot be undone.
+            _require_unused(trash, path_users.find_used_paths((trash.parent,)))
             cleanup.take_out_of_trash(path, found.record)
-    except (Unsaved, RepositoryUnusable, OSError) as error:
+    except (Unsaved, ProcessesUnknown, RepositoryUnusable, OSError) as error:
         RemovedWorktree.objects.filter(id=row.id).update(kept_because=str(error)[:1000])
         work.keep(name, str(error), session_id=path.name)
         return

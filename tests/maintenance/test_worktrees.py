@@ -14,13 +14,15 @@ from typing import Any
 import pytest
 from django.core.management import CommandError, call_command
 
+from executors_app import cleanup
 from executors_app.agentctl.workspace.snapshots import take_snapshot
 from executors_app.agentctl.workspace.working_tree import SnapshotLimits
-from executors_app.machine.git import worktrees
+from executors_app.machine.git import worktree_trash, worktrees
 from executors_app.machine.git.worktree_trash import trash_of
 from executors_app.machine.git.worktrees import Worktree
 from executors_app.machine.process import identity, path_users
 from executors_app.repositories import unsaved_work
+from executors_app.wire.errors import RepositoryUnusable
 from sessions_app.board.services.tasks import delete_session
 from sessions_app.maintenance import chore_run
 from sessions_app.maintenance import worktrees as chore
@@ -256,6 +258,32 @@ def other_record(made: Worktree, repository: Path) -> None:
     (made.path / ".git").write_text(f"gitdir: {repository / '.git'}\n")
 
 
+def git_directory_of(made: Worktree) -> Path:
+    return Path(run_git(made.path, "rev-parse", "--absolute-git-dir"))
+
+
+def autostash(made: Worktree, repository: Path) -> None:
+    """A merge with --squash sets changes aside here, and names them nowhere else until it is committed."""
+    changed_file(made, repository)
+    set_aside = run_git(made.path, "stash", "create")
+    run_git(made.path, "checkout", "--quiet", "README")
+    (git_directory_of(made) / "MERGE_AUTOSTASH").write_text(f"{set_aside}\n")
+
+
+def commit_before_a_reset(made: Worktree, repository: Path) -> None:
+    left_commit(made, repository)
+    (git_directory_of(made) / "logs" / "HEAD").unlink()
+
+
+def killed_git(made: Worktree, repository: Path) -> None:
+    (git_directory_of(made) / "index.lock").write_bytes(b"")
+
+
+def lost_object(made: Worktree, repository: Path) -> None:
+    content = run_git(made.path, "rev-parse", "HEAD:README")
+    (repository / ".git" / "objects" / content[:2] / content[2:]).unlink()
+
+
 UNSAVED: list[tuple[Callable[[Worktree, Path], None], str]] = [
     (ignored_file, "'secrets.env' is ignored by git"),
     (untracked_file, "'draft' is ignored by git, or newer"),
@@ -269,6 +297,10 @@ UNSAVED: list[tuple[Callable[[Worktree, Path], None], str]] = [
     (submodule, "it has submodules"),
     (locked, "it is locked"),
     (rebase, "git rebase is in progress"),
+    (autostash, "git's record of it has 'MERGE_AUTOSTASH'"),
+    (killed_git, "git's record of it has 'index.lock'"),
+    (commit_before_a_reset, "commits that were made in it are on no branch"),
+    (lost_object, "it lacks the content of files"),
     (pipe, "'pipe' is ignored by git"),
     (other_record, "not a worktree of its task's repository"),
 ]
@@ -382,3 +414,127 @@ def test_done_sessions_leave_little_beside_the_database(data: Path, repository: 
     empty_trash(settings)
     counted = subprocess.run(["du", "-s", "--block-size=1", data], capture_output=True, text=True, check=True)
     assert int(counted.stdout.split()[0]) < 5 * 50_000
+
+
+def test_place_that_was_taken_meanwhile_is_not_made_a_worktree(data: Path, repository: Path, settings: Any) -> None:
+    """An editor that still has a file open by its path saves it, and makes the directory anew for that."""
+    session, made = done_session(data, repository)
+    run_chore("worktrees")
+    made.path.mkdir()
+    (made.path / "README").write_text("saved by an editor\n")
+    before = state_of(trash_of(made.path))
+    with pytest.raises(RepositoryUnusable, match=r"is in the trash .*Move that elsewhere"):
+        worktrees.make_worktree(repository, "", made, existed=True)
+    with pytest.raises(CommandError, match="exists already"):
+        call_command("removed_worktrees", bring_back=[str(session.id)])
+    empty_trash(settings)
+    assert state_of(made.path) == {"README": (0o100644, b"saved by an editor\n")}
+    assert state_of(trash_of(made.path)) == before
+    assert "something else is at" in RemovedWorktree.objects.get().kept_because
+
+    (made.path / "README").unlink()
+    assert worktrees.make_worktree(repository, "", made, existed=True) == ""
+    assert run_git(made.path, "status", "--porcelain") == ""
+
+
+def test_worktree_that_uses_the_record_again_keeps_it(data: Path, repository: Path, settings: Any) -> None:
+    _, made = done_session(data, repository)
+    run_chore("worktrees")
+    made.path.mkdir()
+    for name in (".git", "README"):
+        (made.path / name).write_bytes((trash_of(made.path) / name).read_bytes())
+    empty_trash(settings)
+    assert run_git(made.path, "status", "--porcelain") == ""
+    assert run_git(made.path, "rev-parse", "--abbrev-ref", "HEAD") == made.branch
+
+
+def test_removal_that_was_killed_is_undone_by_the_next_run(
+    data: Path, repository: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between the rename and the commit of its row."""
+    _, made = done_session(data, repository)
+    before = state_of(made.path)
+    move = worktree_trash.move_to_trash
+
+    def move_and_die(worktree: Path, record: Path) -> None:
+        move(worktree, record)
+        raise RuntimeError("killed")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(worktree_trash, "move_to_trash", move_and_die)
+        run_chore("worktrees")
+    assert trash_of(made.path).is_dir() and not RemovedWorktree.objects.exists()
+    assert run_chore("worktrees", dry_run=True).removed == 0
+    assert trash_of(made.path).is_dir()
+    done = run_chore("worktrees")
+    assert "because its removal was interrupted" in done.said[0]
+    assert state_of(trash_of(made.path)) == before
+    assert RemovedWorktree.objects.get().path == str(made.path)
+
+
+def test_rest_that_cannot_be_deleted_keeps_no_other(
+    data: Path, repository: Path, settings: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings.KANDEV_WORKTREE_TRASH = DAY
+    rests = [data / "trash" / f".going-{number}" for number in range(4)]
+    for rest in rests:
+        rest.mkdir(parents=True)
+    remove = cleanup._remove_until
+    monkeypatch.setattr(cleanup, "_remove_until", lambda going, until: going != rests[0] and remove(going, until))
+    done = run_chore("worktrees")
+    assert [rest.exists() for rest in rests] == [True, False, False, False]
+    assert str(rests[0]) in done.said[0]
+
+
+def test_too_many_open_files_keep_all_worktrees(data: Path, repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    _, made = done_session(data, repository)
+    monkeypatch.setattr(path_users, "SECONDS", -1.0)
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as process:
+        done = run_chore("worktrees")
+        process.communicate(b"\n")
+    assert (done.removed, made.path.is_dir()) == (0, True)
+    assert "too many files open" in done.said[0]
+
+
+def test_shell_that_was_opened_in_the_trash_during_the_comparison_keeps_it(
+    data: Path, repository: Path, settings: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, made = done_session(data, repository)
+    run_chore("worktrees")
+    compare, shells = unsaved_work.check_worktree, []
+
+    def compare_and_open(*arguments: Any) -> Any:
+        found = compare(*arguments)
+        command = [sys.executable, "-c", "print('x', flush=True); input()"]
+        shell = subprocess.Popen(command, cwd=trash_of(made.path), stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        assert shell.stdout and shell.stdout.read(1) == b"x"
+        shells.append(shell)
+        return found
+
+    monkeypatch.setattr("sessions_app.maintenance.worktrees.check_worktree", compare_and_open)
+    empty_trash(settings)
+    for shell in shells:
+        shell.communicate(b"\n")
+    assert trash_of(made.path).is_dir()
+    assert "a process is in it" in RemovedWorktree.objects.get().kept_because
+
+
+def test_changes_that_were_undone_since_the_last_snapshot_keep_a_worktree(data: Path, repository: Path) -> None:
+    """Made again from its snapshot, it would have them."""
+    session, made = done_session(data, repository)
+    (made.path / "README").write_text("changed\n")
+    take(session, made)
+    run_git(made.path, "checkout", "--quiet", "README")
+    assert "'README' differs from the last snapshot" in reason(made)
+
+
+def test_worktree_of_a_session_imported_without_its_owner_is_kept(
+    data: Path, repository: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    session, made = done_session(data, repository)
+    monkeypatch.setattr("executors_app.machine.process.path_users.sees_whole_machine", lambda: True)
+    delete_session(session)
+    Leftover.objects.update(deleted_at=LONG_AGO)
+    change(execution_of(ended_session()), worktree_path=str(made.path))
+    assert run_chore("worktrees").removed == 0
+    assert made.path.is_dir()

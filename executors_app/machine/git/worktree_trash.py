@@ -7,6 +7,7 @@ worktree is deleted, renaming it back restores everything as it was.
 from __future__ import annotations
 
 import contextlib
+import os
 from pathlib import Path
 from typing import Final
 
@@ -36,7 +37,7 @@ def move_to_trash(worktree: Path, record: Path) -> None:
 def bring_back(worktree: Path) -> bool:
     """Rename a worktree back from the trash; return False if it is not there, or its place is taken. Raises OSError."""
     trash = trash_of(worktree)
-    if worktree.exists() or trash.is_symlink() or not trash.is_dir():
+    if not is_in_trash(worktree) or is_place_taken(worktree):
         return False
     worktree.parent.mkdir(mode=0o700, exist_ok=True)
     trash.rename(worktree)
@@ -44,6 +45,19 @@ def bring_back(worktree: Path) -> bool:
     if record is not None:
         unlock(record)
     return True
+
+
+def is_in_trash(worktree: Path) -> bool:
+    """Whether a worktree is in the trash."""
+    trash = trash_of(worktree)
+    return trash.is_dir() and not trash.is_symlink()
+
+
+def is_place_taken(worktree: Path) -> bool:
+    """Whether there is something, other than an empty directory, where a worktree was."""
+    if worktree.is_symlink() or not worktree.is_dir():
+        return os.path.lexists(worktree)
+    return any(worktree.iterdir())
 
 
 def is_locked_by_others(record: Path) -> bool:

@@ -172,7 +172,7 @@ class _Making:
         path = self.worktree.path
         if _is_present(path):
             return ""  # created by another process while we waited for the lock
-        if worktree_trash.bring_back(path) and _is_present(path):
+        if _bring_back(path) and _is_present(path):
             return ""
         record = _find_record(self.repository.common, path)
         if record and _is_moved(record, path):
@@ -405,6 +405,19 @@ def restore_submodules(
     return f"{sentences} The snapshot is kept at {aside}."
 
 
+def _bring_back(path: Path) -> bool:
+    """Bring a worktree back from the trash, if it is there; raises RepositoryUnusable if its place is taken."""
+    if worktree_trash.bring_back(path):
+        return True
+    if worktree_trash.is_in_trash(path):
+        # What is here now is not the worktree, whose record in git it would take over.
+        raise RepositoryUnusable(
+            f"The worktree {path} is in the trash ({worktree_trash.trash_of(path)}), and something else was put in "
+            "its place. Move that elsewhere, then try again."
+        )
+    return False
+
+
 def _is_present(path: Path) -> bool:
     """Whether a complete worktree exists; reads two small files and runs no git."""
     record = linked_git_directory(path)
@@ -455,16 +468,16 @@ def _is_occupied(path: Path) -> bool:
 
 
 @contextmanager
-def worktree_lock(path: Path) -> Iterator[int]:
+def worktree_lock(path: Path, seconds: float = _LOCK_SECONDS) -> Iterator[int]:
     """Hold the lock for ``path`` while something is created there; yield its file descriptor.
 
     Pass the descriptor to git as ``hold``: git then keeps the lock if the process that took it is killed. Raises
-    RepositoryGitFailed if another process keeps the lock for two minutes.
+    RepositoryGitFailed if another process keeps the lock for that time.
     """
     lock = os.open(path.with_name(f".{path.name}.lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
-        if not wait_for_lock(lock, _LOCK_SECONDS):
-            raise RepositoryGitFailed(f"Another process has been preparing {path} for more than {_LOCK_SECONDS:g} s.")
+        if not wait_for_lock(lock, seconds):
+            raise RepositoryGitFailed(f"Another process has been preparing {path} for more than {seconds:g} s.")
         yield lock
     finally:
         os.close(lock)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import re
+import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
@@ -13,9 +15,10 @@ from executors_app.machine.process.identity import list_pids
 _LINKS: Final = ("cwd", "root", "exe")
 _INITIAL_NAMESPACE: Final = "pid:[4026531836]"
 """The pid namespace of the machine itself, in which every process of the machine is visible."""
-_MAPPED: Final = re.compile(rb"^\S+ \S+ \S+ \S+ \S+ +(/.*)$", re.MULTILINE)
+_MAPPED: Final = re.compile(rb"^\S+ \S+ \S+ \S+ \S+ +(/.*)$")
 _CAPABILITIES: Final = re.compile(rb"^CapPrm:\s*([0-9a-f]+)$", re.MULTILINE)
-_MAPS_BYTES: Final = 4 << 20
+SECONDS: Final = 10.0
+"""Maximum time to look at all processes: agents decide how many there are, and how many files they have open."""
 _GONE: Final = (FileNotFoundError, ProcessLookupError, NotADirectoryError)
 
 
@@ -36,11 +39,16 @@ def find_used_paths(folders: tuple[Path, ...]) -> frozenset[str]:
     """
     roots = [os.path.realpath(folder) for folder in folders]
     used: set[str] = set()
+    until = time.monotonic() + SECONDS
     for pid in list_pids():
         if pid == os.getpid():
             continue
         try:
-            used |= {path for path in _paths_of(pid) if _is_below(path, roots)}
+            for path in _paths_of(pid):
+                if time.monotonic() > until:
+                    raise ProcessesUnknown("processes have too many files open to look at all of them in time")
+                if _is_below(path, roots):
+                    used.add(path)
         except _GONE:
             continue
         except PermissionError as error:
@@ -78,18 +86,19 @@ def _is_below(path: str, roots: list[str]) -> bool:
     return any(path == root or path.startswith(f"{root}/") for root in roots)
 
 
-def _paths_of(pid: int) -> set[str]:
-    paths = set()
+def _paths_of(pid: int) -> Iterator[str]:
     for name in _LINKS:
         try:
-            paths.add(str(Path(f"/proc/{pid}/{name}").readlink()))
+            yield str(Path(f"/proc/{pid}/{name}").readlink())
         except _GONE:
             continue  # a kernel thread, or one that has just ended
-    for number in os.listdir(f"/proc/{pid}/fd"):  # noqa: PTH208  (a path object for each descriptor is needless)
-        try:
-            paths.add(str(Path(f"/proc/{pid}/fd/{number}").readlink()))
-        except _GONE:
-            continue
+    with os.scandir(f"/proc/{pid}/fd") as descriptors:
+        for entry in descriptors:
+            try:
+                yield os.readlink(entry.path)  # noqa: PTH115  (there may be very many)
+            except _GONE:
+                continue
     with open(f"/proc/{pid}/maps", "rb") as file:  # noqa: PTH123
-        maps = file.read(_MAPS_BYTES)
-    return paths | {os.fsdecode(found) for found in _MAPPED.findall(maps)}
+        for line in file:
+            if found := _MAPPED.match(line):
+                yield os.fsdecode(found[1])
