@@ -177,8 +177,9 @@ def _make_record(session: TaskSession, user: User, name: str) -> None:
     host = Host.objects.create(name=f"host {name}", first_seen_at=now)
     HostProcess.objects.create(host=host, place="p", role="web", release="1", started_at=now, beat_at=now)
     HostMaintenance.objects.create(host=host, cordoned_at=now, by=user)
-    repository = Repository.objects.get(id=session.task.repository_id)
-    RepositorySighting.objects.create(repository=repository, host=host, is_present=True, changed_at=now)
+    RepositorySighting.objects.create(
+        repository=Repository.objects.get(name=name), host=host, is_present=True, changed_at=now
+    )
     PreparedHistory.objects.create(session=session, version="1", text="[USER]: Hello", facts={"estimated_tokens": 4})
     RenderedText.objects.create(session=session, key="0" * 64, result="{}", size=2)
     SearchCursor.objects.create(session=session, seq=1, indexed_at=now)
