@@ -26,6 +26,7 @@ PROCESSES: Final = {
     "finish_request": ("web",),
     "finish": ("supervisor",),
     "lost": ("hosts", "supervisor"),
+    "returned": ("supervisor",),
     "agentctl": ("agentctl",),
 }
 """The kinds of process that reach a point, by the first part of its name."""
@@ -107,7 +108,7 @@ POINT_NAMES: Final = (
     "lost.declared",
     "lost.unwritten",
     "lost.ended",
-    "lost.returned",
+    "returned.ended",
     # the sweep
     "sweep.decided",
     "sweep.leftovers_ended",

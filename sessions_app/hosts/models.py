@@ -77,7 +77,9 @@ class HostMaintenance(models.Model):
     """Since when its sessions are stopped as soon as they are at rest; it is cordoned, too."""
     lost_at = models.DateTimeField(null=True, blank=True)
     """When a person declared it lost; None once it has returned and ended what it still ran."""
-    by = models.ForeignKey(settings.AUTH_USER_MODEL, models.SET_NULL, null=True, blank=True, related_name="+")
+    by = models.ForeignKey(
+        settings.AUTH_USER_MODEL, models.SET_NULL, null=True, blank=True, related_name="+", db_constraint=False
+    )
     """Who decided last; None: somebody at the command line."""
 
     class Meta:

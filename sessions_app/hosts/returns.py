@@ -93,7 +93,7 @@ async def _end_one(registry: ExecutionRegistry, returned: ReturnedExecution) -> 
     if not await runtime(facts.runtime).end(facts):
         log.warning("session %s: not everything that this lost host still ran could be ended", returned.session_id)
         return False
-    crash_points.reached("lost.returned", returned.session_id)
+    crash_points.reached("returned.ended", returned.session_id)
     ref = await asyncio.to_thread(_keep_work, facts)
     await registry.database(record_returned, returned, ref)
     return True

@@ -78,7 +78,7 @@ def measure_directories(names: tuple[str, ...]) -> int | None:
             errors="replace",
             timeout=SECONDS,
             check=False,
-            env={"PATH": os.environ.get("PATH", os.defpath), "LC_ALL": "C"},
+            env={"LC_ALL": "C"},  # without PATH, du is one of the system's
         )
     except (OSError, subprocess.TimeoutExpired):
         return None

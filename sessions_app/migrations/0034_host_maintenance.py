@@ -20,7 +20,7 @@ class Migration(migrations.Migration):
                 ('cordoned_at', models.DateTimeField(blank=True, null=True)),
                 ('draining_at', models.DateTimeField(blank=True, null=True)),
                 ('lost_at', models.DateTimeField(blank=True, null=True)),
-                ('by', models.ForeignKey(blank=True, null=True, on_delete=django.db.models.deletion.SET_NULL, related_name='+', to=settings.AUTH_USER_MODEL)),
+                ('by', models.ForeignKey(blank=True, null=True, on_delete=django.db.models.deletion.SET_NULL, related_name='+', db_constraint=False, to=settings.AUTH_USER_MODEL)),
             ],
             options={
                 'verbose_name_plural': 'host maintenance',

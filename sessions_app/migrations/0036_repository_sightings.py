@@ -18,7 +18,7 @@ class Migration(migrations.Migration):
                 ('is_present', models.BooleanField()),
                 ('changed_at', models.DateTimeField()),
                 ('host', models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, related_name='sightings', to='sessions_app.host')),
-                ('repository', models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, related_name='sightings', to='sessions_app.repository')),
+                ('repository', models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, related_name='sightings', db_constraint=False, to='sessions_app.repository')),
             ],
             options={
                 'db_table': 'repository_sightings',

@@ -11,7 +11,7 @@ from sessions_app.hosts.models import Host
 class RepositorySighting(models.Model):
     """Whether a host had a repository on its disk when one of its processes last looked."""
 
-    repository = models.ForeignKey(Repository, models.CASCADE, related_name="sightings")
+    repository = models.ForeignKey(Repository, models.CASCADE, related_name="sightings", db_constraint=False)
     host = models.ForeignKey(Host, models.CASCADE, related_name="sightings")
     is_present = models.BooleanField()
     changed_at = models.DateTimeField()

@@ -8,11 +8,12 @@ from typing import Any
 
 import pytest
 from django.urls import URLPattern
+from django.utils import timezone
 from rest_framework.test import APIClient
 
 from sessions_app.accounts.models import ApiToken
 from sessions_app.api import urls
-from sessions_app.models import RepositoryRemote
+from sessions_app.models import Host, RepositoryRemote
 from sessions_app.notifications.models import Webhook
 from tests.api.world import PERMISSION, World, client_of, make_world, prompt, workflow_run
 from tests.attention.raising import raise_item_of
@@ -36,6 +37,7 @@ OF_ALL = [call for call in CALLS if call not in OF_A_TEAM]
 STAFF_WRITES = {(f"{things}/", "post") for things in ("repositories", "agent-profiles", "executors", "sweeps")}
 STAFF_WRITES |= {("executors/<uuid:executor_id>/probe/", "post"), ("executors/<uuid:executor_id>/", "delete")}
 STAFF_WRITES |= {("executors/<uuid:executor_id>/", "patch")}
+STAFF_WRITES |= {("hosts/", "get"), ("hosts/<int:host_id>/<str:action>/", "post")}
 OPERATORS_WRITE = {
     ("tasks/<uuid:task_id>/sessions/<uuid:session_id>/files/content/", "put"),
     ("tasks/<uuid:task_id>/sessions/<uuid:session_id>/logout/", "post"),
@@ -101,6 +103,7 @@ def call(client: APIClient, world: World, route: str, method: str) -> Any:
         "comment_id": world.session.review_comments.create(path="a", first_line=1, last_line=1, text="Why?").id,
         "token_id": ApiToken.mint(world.member, "a program", ApiToken.Scope.WRITE, None)[0].id,
     }
+    values |= {"host_id": Host.objects.create(name="host", first_seen_at=timezone.now()).id, "action": "cordon"}
     path = re.sub(r"<\w+:(\w+)>", lambda found: str(values[found[1]]), route)
     return getattr(client, method)(f"/api/v1/{path}", {}, format="json" if method != "get" else None)
 

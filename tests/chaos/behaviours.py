@@ -80,7 +80,7 @@ REQUIRED_STAGE: Final = {
     **dict.fromkeys(("budget.hold_written", "budget.hold_committed"), "budget"),
     **dict.fromkeys(("schedule.run_written", "schedule.slot_moved", "schedule.run_committed"), "schedule"),
     **dict.fromkeys(("suspension.begun", "suspension.continued", "suspension.committed"), "limit"),
-    **dict.fromkeys(("lost.declared", "lost.unwritten", "lost.ended", "lost.returned"), "lost"),
+    **dict.fromkeys(("lost.declared", "lost.unwritten", "lost.ended", "returned.ended"), "lost"),
     **dict.fromkeys(("finish_request.written", "finish_request.committed", "finish.prepared"), "finish"),
     **dict.fromkeys(("finish.planned", "finish.applied", "finish.end_written", "finish.end_committed"), "finish"),
     **dict.fromkeys(("supervisor.setting_sent", "agentctl.setting_journaled"), "setting"),

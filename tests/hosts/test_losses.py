@@ -220,7 +220,7 @@ def test_command_needs_a_confirmation_and_reports_progress() -> None:
         run("lost", "build-1")
     assert error.value.returncode == 2
     assert run("lost", "build-1", "--yes").splitlines() == [
-        "1 of 1 sessions ended",
+        "Sessions ended: 1 of 1",
         "build-1 is lost. Its sessions can be started on other hosts, from their pages.",
         "The work of 1 session was not found on this machine: it is on build-1.",
     ]

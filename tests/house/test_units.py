@@ -37,6 +37,7 @@ EXCEPTIONS: Final = {
     ("executors_app/wire/log_rate_limit.py", "{} more lines"): "1 is a case of its own",
     ("executors_app/repositories/branch_merge.py", "{} files"): "1 is a case of its own",
     ("executors_app/machine/git/rebuild_plan.py", "{} commits"): "1 is a case of its own",
+    ("sessions_app/hosts/losses.py", "{} seconds"): "a constant",
     ("sessions_app/accounts/templates/accounts/login_throttled.html", "}} minutes"): "a constant",
     ("sessions_app/board/templates/board/board_columns.html", "}} tasks"): "more than are shown",
     ("sessions_app/demo/restart_demo.py", "{} processes"): "a server has several",

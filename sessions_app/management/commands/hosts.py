@@ -123,7 +123,7 @@ class Command(VisibleCommand):
                     ended += 1
                     without_work += not is_here
             if not options["json"]:
-                self.stdout.write(f"{ended} of {total} sessions ended")
+                self.stdout.write(f"Sessions ended: {ended} of {total}")
         self._report_loss(options, ended, without_work)
 
     def _report_loss(self, options: Mapping[str, Any], ended: int, without_work: int) -> None:
