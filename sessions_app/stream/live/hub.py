@@ -309,6 +309,14 @@ class Subscriber(ABC):
             await self.disconnect(CloseCode.FAILED if classify_error(error) is None else CloseCode.UNREACHABLE)
 
 
+async def _disconnect(subscriber: Subscriber, code: CloseCode) -> None:
+    """End one connection; a failure is logged, and ends no other one's work."""
+    try:
+        await subscriber.disconnect(code)
+    except Exception:
+        log.exception("a client could not be disconnected")
+
+
 POLL_EVERY: Final = 0.25
 """Maximum seconds between two reads, in case a wake-up was lost."""
 LONGEST_PAUSE: Final = 0.005
@@ -346,6 +354,9 @@ class Hub:
         """Whether the next read happens even if the database's version has not changed."""
         self._checked_at = 0.0
         self._work: asyncio.Task[None] | None = None
+        self._ends_with: CloseCode | None = None
+        """The code with which everybody is disconnected, because this process ends."""
+        self._disconnecting: set[asyncio.Task[None]] = set()
 
     def join(self, subscriber: Subscriber, heads: Mapping[SessionLog, int]) -> None:
         """Register a subscriber; it is sent nothing before ``start_feeding``. Raises TooManySubscriptions.
@@ -371,8 +382,14 @@ class Hub:
 
         It has joined before that, so no line falls between the two.
         """
-        if subscriber in self.subscribers:
+        if subscriber not in self.subscribers:
+            return
+        if self._ends_with is None:
             subscriber.begin(lambda: self._is_caught_up(subscriber))
+        else:
+            task = asyncio.create_task(_disconnect(subscriber, self._ends_with))
+            self._disconnecting.add(task)
+            task.add_done_callback(self._disconnecting.discard)
 
     def leave(self, subscriber: Subscriber) -> None:
         """Remove a subscriber; when the last one leaves, the reader ends."""
@@ -392,9 +409,9 @@ class Hub:
             self._work = None
 
     async def disconnect_all(self, code: CloseCode) -> None:
-        """End the connections of all subscribers."""
-        for subscriber in list(self.subscribers):
-            await subscriber.disconnect(code)
+        """End the connections of all subscribers, and of those that join later."""
+        self._ends_with = code
+        await asyncio.gather(*(_disconnect(subscriber, code) for subscriber in self.subscribers))
 
     def count_subscriptions(self, user_id: int) -> int:
         """Return how many sockets and streams a user has in this process."""

@@ -13,6 +13,7 @@ from django.db import OperationalError, connection, transaction
 from sessions_app.kernel import wakeups
 from sessions_app.kernel.database_threads import run_in_database
 from sessions_app.stream.live import hub as hubs
+from sessions_app.stream.live.authentication import CloseCode
 from tests.api.world import World
 from tests.stream.live.sockets import Headers, Socket, connected, of_page, path_of, say, wait_until
 
@@ -149,6 +150,34 @@ async def test_reader_thread_ends_with_its_last_socket(world: World, member: Hea
         lambda: not any(one.name.startswith("hub") for one in threading.enumerate()), "its thread has ended"
     )
     assert {path.name for path in wakeups.socket_directory().iterdir()} <= before
+    async with AsyncExitStack() as stack:
+        (socket,) = await live_sockets(stack, world, member, 1)
+        await say(world.session, 1)
+        assert await socket.seqs(1) == [1]
+
+
+async def test_everybody_is_sent_elsewhere_although_one_cannot_be_told(
+    world: World, member: Headers, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with AsyncExitStack() as stack:
+        await live_sockets(stack, world, member, 1)
+        (broken,) = hubs.get_hub().subscribers
+
+        async def close(code: CloseCode) -> None:
+            raise ConnectionError
+
+        monkeypatch.setattr(broken, "close", close)
+        _, other = await live_sockets(stack, world, member, 2)
+        await hubs.get_hub().disconnect_all(CloseCode.RESTARTING)
+        assert await other.close_code() == 1012
+    assert "could not be disconnected" in caplog.text
+
+
+async def test_who_joins_while_the_process_ends_is_sent_elsewhere_too(world: World, member: Headers) -> None:
+    await hubs.get_hub().disconnect_all(CloseCode.RESTARTING)
+    async with connected(path_of(world.session), member) as late:
+        assert await late.close_code() == 1012
+    hubs._hubs.clear()  # the hub of another process serves again
     async with AsyncExitStack() as stack:
         (socket,) = await live_sockets(stack, world, member, 1)
         await say(world.session, 1)
