@@ -93,6 +93,29 @@ def test_returned_host_ends_its_executions_and_is_no_longer_lost(host: Host, mon
     assert names(left_over).count("session.lost_host_returned") == 1, "once"
 
 
+class Killed(BaseException):
+    """The process dies, and handles nothing any more."""
+
+
+def test_supervisor_that_dies_between_an_end_and_its_record_is_completed_by_the_next(
+    host: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    session = session_here()
+
+    def die(point: str, subject: object) -> None:
+        if point == "returned.ended":
+            raise Killed
+
+    with monkeypatch.context() as dying:
+        dying.setattr(returns.crash_points, "reached", die)
+        with pytest.raises(Killed):
+            return_with(Place(ends=True), dying)
+    assert HostMaintenance.objects.get().lost_at is not None
+    assert names(session).count("session.lost_host_returned") == 0
+    assert return_with(Place(ends=True), monkeypatch)
+    assert names(session).count("session.lost_host_returned") == 1
+
+
 def test_host_whose_execution_does_not_end_stays_lost(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
     session = session_here()
     assert not return_with(Place(ends=False), monkeypatch)
