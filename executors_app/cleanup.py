@@ -24,6 +24,7 @@ _DATA_FOLDERS: Final = ("agent_homes", "agent-tests", "archives", "workspaces", 
 REMOVING_PREFIX: Final = ".going-"
 """Prefix of a directory's name while it is being removed."""
 
+_JOURNAL_ENDING: Final = "-journal"
 _RECOVERY: Final = "refs/kandev/recovery/"
 _REF_FOLDERS: Final = ("refs/kandev/kept/", "refs/kandev/arrived/")
 Ref = tuple[str, str]
@@ -86,14 +87,27 @@ def set_journal_aside(execution_id: str) -> Path | None:
     if directory.path.is_symlink() or not _is_directory(journal):
         return None
     # Beside the state directory: a killed run's rest is found there, and no journal is found half.
-    going = directory.path.with_name(f"{REMOVING_PREFIX}{execution_id}-journal")
+    going = directory.path.with_name(f"{REMOVING_PREFIX}{execution_id}{_JOURNAL_ENDING}")
     journal.rename(going)
     return going
 
 
-def has_journal(execution_id: str) -> bool:
-    """Whether the execution has a journal on this disk."""
-    return _is_directory(journal_files.journal_directory(state_directory_of(execution_id).path))
+def has_journal(execution_id: str, epoch: str) -> bool:
+    """Whether the execution's journal on this disk is the one of an epoch; not of an older one, or of none."""
+    journal = journal_files.journal_directory(state_directory_of(execution_id).path)
+    return _is_directory(journal) and journal_files.read_epoch(journal) == epoch
+
+
+def journals_set_aside() -> dict[str, str]:
+    """Return the epochs of journals that ``set_journal_aside`` has renamed and a killed run has left, by execution."""
+    folder = state_directory_of(str(uuid.UUID(int=0))).path.parent
+    found = {}
+    for going in folder.glob(f"{REMOVING_PREFIX}*{_JOURNAL_ENDING}"):
+        execution_id = going.name.removeprefix(REMOVING_PREFIX).removesuffix(_JOURNAL_ENDING)
+        epoch = journal_files.read_epoch(going)
+        if _is_id(execution_id) and epoch is not None:
+            found[execution_id] = epoch
+    return found
 
 
 def remove_set_aside(going: Path) -> None:

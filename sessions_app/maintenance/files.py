@@ -67,6 +67,8 @@ def clean_journals(work: ChoreRun) -> None:
     that is alive.
     """
     if not work.dry_run:
+        for execution_id, epoch in cleanup.journals_set_aside().items():
+            _forget_journal(execution_id, epoch)
         cleanup.finish_removals()
     cutoff = cutoff_before(settings.KANDEV_JOURNAL_RETENTION)
     if cutoff is None:
@@ -101,7 +103,7 @@ def _clean_state_of_closed(work: ChoreRun, execution_id: str, living: frozenset[
         return
     if execution.session.state in CLOSED_STATES:
         _remove(work, execution_id, living, partial(cleanup.remove_state, execution_id))
-    elif cleanup.has_journal(execution_id):
+    elif cleanup.has_journal(execution_id, execution.journal_epoch):
         _remove(work, execution_id, living, partial(_remove_journal, execution, cutoff))
 
 
@@ -114,11 +116,15 @@ def _remove_journal(execution: ExecutorRunning, cutoff: datetime) -> bool:
         if not lock_if_closed(execution.session_id, cutoff):
             return False
         going = cleanup.set_journal_aside(str(execution.id))
-        # The next journal is not the continuation of this one, and nothing is missing in between.
-        ExecutorRunning.objects.filter(id=execution.id).update(journal_epoch="", journal_seq=0)
+        _forget_journal(str(execution.id), execution.journal_epoch)
     if going is not None:
         cleanup.remove_set_aside(going)
     return going is not None
+
+
+def _forget_journal(execution_id: str, epoch: str) -> None:
+    """Let the next journal be no continuation of one that was read to its end: nothing is missing in between."""
+    ExecutorRunning.objects.filter(id=execution_id, journal_epoch=epoch).update(journal_epoch="", journal_seq=0)
 
 
 def _clean_deleted(work: ChoreRun, cutoff: datetime) -> None:

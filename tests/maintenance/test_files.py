@@ -146,6 +146,36 @@ def test_journal_of_a_task_reopened_meanwhile_is_kept(monkeypatch: pytest.Monkey
     assert (path / "journal").is_dir()
 
 
+def test_killed_removal_of_a_journal_leaves_no_gap(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Killed after the rename and before the commit."""
+    session, path = of_done_task()
+    rename = cleanup.set_journal_aside
+
+    def rename_and_die(execution_id: str) -> Path | None:
+        rename(execution_id)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(cleanup, "set_journal_aside", rename_and_die)
+        with pytest.raises(KeyboardInterrupt):
+            run_chore("journals")
+    assert execution_of(session).journal_epoch == EPOCH and not (path / "journal").exists()
+    run_chore("journals")
+    execution = execution_of(session)
+    assert (execution.journal_epoch, execution.journal_seq) == ("", 0)
+    assert list(path.parent.iterdir()) == [path]
+
+
+def test_empty_journal_does_not_reset_the_one_of_another_host() -> None:
+    """A launch here has failed, and another host has the journal."""
+    session, path = of_done_task()
+    for file in (path / "journal").iterdir():
+        file.unlink()
+    assert run_chore("journals").removed == 0
+    execution = execution_of(session)
+    assert (execution.journal_epoch, execution.journal_seq) == (EPOCH, 3)
+
+
 def test_files_are_kept_while_agentctl_holds_its_lock() -> None:
     path = with_journal(closed_session())
     with (path / "lock").open("r+") as lock:
