@@ -229,6 +229,9 @@ KNOWN_REASONS: Final = frozenset(
     }
 )
 """Reasons for interrupted turns. Others are counted as ``OTHER_LABEL``, which bounds the number of series."""
+GAP_CAUSES: Final = ("lines_missing", "new_epoch")
+SLOW_THREADS: Final = ("ingest", "orders")
+"""The threads of a supervisor that agents depend on. Others appear with their first slow call."""
 PROMPT_STATES_COUNTED: Final = (
     PromptState.QUEUED,
     PromptState.SENDING,
@@ -271,6 +274,15 @@ def _zero_readings() -> Iterator[metric_counts.Count]:
     for metric in CATALOGUE.values():
         if metric.kind == "counter" and not metric.labels:
             yield metric.name, {}, 0
+    # Prometheus sees no increase in a series that begins with its first event, or with thirty at once.
+    for name, label, values in (
+        ("kandev_journal_gaps_total", "cause", GAP_CAUSES),
+        ("kandev_workspace_transfer_outages_total", "runtime", sorted(runtimes())),
+        ("kandev_database_calls_slow_total", "thread", SLOW_THREADS),
+        ("kandev_runs_interrupted_total", "reason", sorted(KNOWN_REASONS)),
+    ):
+        for value in values:
+            yield name, {label: value}, 0
     for state in SessionState:
         yield "kandev_sessions", {"state": state}, 0
     for prompt in PROMPT_STATES_COUNTED:

@@ -14,7 +14,7 @@ from django.utils import timezone
 from prometheus_client.parser import text_string_to_metric_families
 
 from kandev import metrics
-from kandev.metrics import CATALOGUE, collect_metrics
+from kandev.metrics import CATALOGUE, KNOWN_REASONS, collect_metrics
 from sessions_app.board.services.tasks import delete_session
 from sessions_app.metrics import counters as metric_counters
 from sessions_app.metrics import models as metric_counts
@@ -69,7 +69,7 @@ def delete(session: TaskSession) -> None:
 
 COUNTED: Mapping[str, dict[Any, float]] = {
     "kandev_resumes_total": {("demo", "resumed"): 1},
-    "kandev_runs_interrupted_total": {("agentctl_gone",): 1},
+    "kandev_runs_interrupted_total": {(reason,): float(reason == "agentctl_gone") for reason in KNOWN_REASONS},
     "kandev_reconciler_sessions_restarted_total": {(): 1},
     "kandev_reconciler_continue_prompts_sent_total": {(): 1},
     "kandev_resume_duration_seconds_count": {(): 1},

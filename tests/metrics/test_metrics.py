@@ -84,6 +84,23 @@ def test_every_catalogued_metric_is_exported_with_its_type() -> None:
     assert exposition.count("# HELP ") == len(CATALOGUE)
 
 
+@pytest.mark.parametrize(
+    "series",
+    [
+        ("kandev_journal_gaps_total", "cause", "new_epoch"),
+        ("kandev_journal_gaps_total", "cause", "lines_missing"),
+        ("kandev_workspace_transfer_outages_total", "runtime", "remote_docker"),
+        ("kandev_database_calls_slow_total", "thread", "ingest"),
+        ("kandev_runs_interrupted_total", "reason", "out_of_memory"),
+    ],
+    ids="-".join,
+)
+def test_series_of_an_alert_exists_before_its_first_event_so_that_this_one_is_an_increase(
+    series: tuple[str, str, str],
+) -> None:
+    assert samples().get((series[0], (series[1:],))) == 0
+
+
 def test_query_count_does_not_grow_with_sessions(django_assert_num_queries: Any) -> None:
     running_session("Begin")
     with django_assert_num_queries(29):
