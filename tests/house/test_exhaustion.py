@@ -6,6 +6,8 @@ import ast
 import errno
 import os
 import resource
+import signal
+import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -25,6 +27,7 @@ from executors_app.machine.storage import StateDirectory
 from executors_app.repositories import progress
 from executors_app.wire import journal_files
 from tests.services import ROOT
+from tests.waiting import PATIENCE
 
 OPENING: Final = frozenset(
     {
@@ -201,3 +204,27 @@ def test_descendants_that_cannot_be_seen_are_not_all() -> None:
 def test_git_that_cannot_be_seen_counts_as_at_work() -> None:
     with no_descriptors():
         assert progress._work_of([os.getpgrp()]) is None
+
+
+class StoppedGuard(guard_process.Guard):
+    """A guard whose agent is another process of the test."""
+
+    def __init__(self, agent: int, words: int):
+        self.agent, self.words = agent, words
+        self.kill_at: float | None = None
+        self.reaped = self.exited = False
+
+
+def test_guard_ends_an_agent_that_has_used_up_all_descriptors(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def see_nothing(pid: int) -> list[int]:
+        raise OSError(errno.ENFILE, os.strerror(errno.ENFILE))
+
+    def wait_for_ever() -> list[int]:
+        pytest.fail("the guard waits for descriptors that only the end of its agent frees")
+
+    monkeypatch.setattr(guard_process, "children_of", see_nothing)
+    monkeypatch.setattr(guard_process, "own_children", wait_for_ever)
+    words = os.open(tmp_path / "killed", os.O_WRONLY | os.O_CREAT)
+    with subprocess.Popen(["sleep", "3600"], start_new_session=True) as agent:
+        StoppedGuard(agent.pid, words).soft_stop(5.0)
+        assert agent.wait(PATIENCE) == -signal.SIGTERM

@@ -298,16 +298,19 @@ class Guard:
             return
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(self.agent, signal.SIGTERM)
-        for pid in own_children():
-            with suppress(ProcessLookupError, PermissionError):
-                if os.getpgid(pid) != self.agent:
-                    os.kill(pid, signal.SIGTERM)
+        # Without waiting for descriptors to see them with: these may be the agent's, and SIGKILL follows.
+        with suppress(OSError):
+            for pid in children_of(os.getpid()):
+                with suppress(ProcessLookupError, PermissionError):
+                    if os.getpgid(pid) != self.agent:
+                        os.kill(pid, signal.SIGTERM)
 
     def terminate_descendants(self) -> None:
         """Send TERM to all that the agent has left: its group may belong to somebody else by now."""
-        for pid in self.descendants():
-            with suppress(ProcessLookupError, PermissionError):
-                os.kill(pid, signal.SIGTERM)
+        with suppress(OSError):
+            for pid in self.descendants():
+                with suppress(ProcessLookupError, PermissionError):
+                    os.kill(pid, signal.SIGTERM)
 
     def reap(self) -> None:
         """Reap ended children, except the agent: while it is a zombie, its process group id cannot be reused."""
@@ -358,8 +361,8 @@ class Guard:
         os.close(killed_file)
 
     def descendants(self) -> list[int]:
-        """Return every process of the tree except the agent."""
-        found, new = [], own_children()
+        """Return every process of the tree except the agent. Raises OSError as ``children_of`` does."""
+        found, new = [], children_of(os.getpid())
         while new:
             found += new
             new = [child for pid in new for child in children_of(pid)]
