@@ -5,3 +5,4 @@ import "../first_prompt.js";
 import "../board.js";
 import "../board_tasks.js";
 import "../task_moves.js";
+import "../answer_dialog.js";
