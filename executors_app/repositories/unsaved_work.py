@@ -29,8 +29,8 @@ from executors_app.repositories import bare
 from executors_app.repositories.layout import read_worktree_head
 from executors_app.repositories.team import TeamRepository
 
-SECONDS: Final = 8.0
-"""Maximum time to compare one worktree."""
+SECONDS: Final = 15.0
+"""Maximum time to compare one worktree, apart from the call of git that runs when it is over."""
 _MAX_ENTRIES: Final = 200_000
 _FOLDER_ENTRIES: Final = 50_000
 _TREE_BYTES: Final = 32 << 20
@@ -78,16 +78,28 @@ def check_worktree(
     ``path`` is where it is now and ``place`` where git has it, which differs in the trash. ``branch`` is the session's.
     ``caches`` are names of directories that are no work, unless the repository has files in them.
     """
+    until = time.monotonic() + SECONDS
     record = _find_record(team, path, place)
     git_files = team.directory.directory(f"worktrees/{record.name}")
     head = _check_record(team, record, git_files, branch)
     _require_no_mounts(path)
+    _require_time(until)
     _require_known_commits(team, git_files, head)
-    staged, files = (_list_tree(team, commit) for commit in _state_that_returns(team, place.name, head))
+    _require_time(until)
+    staged_as, files_as = _state_that_returns(team, place.name, head)
+    _require_time(until)
+    staged = files = _list_tree(team, staged_as)
+    if files_as != staged_as:
+        files = _list_tree(team, files_as)
     _compare_index(team, git_files, staged)
-    _Comparison(files, team.object_format, caches).compare(Directory(path))
+    _Comparison(files, team.object_format, caches, until).compare(Directory(path))
     _require_objects(team, staged, files)
     return RemovableWorktree(record, head)
+
+
+def _require_time(until: float) -> None:
+    if time.monotonic() > until:
+        raise Unsaved("its repository is too large to compare in time")
 
 
 def _find_record(team: TeamRepository, path: Path, place: Path) -> Path:
@@ -202,15 +214,19 @@ def _require_objects(team: TeamRepository, *trees: Tree) -> None:
 def _list_tree(team: TeamRepository, commit: str) -> Tree:
     if not bare.OBJECT_ID.fullmatch(commit):
         raise Unsaved("its snapshot cannot be read")
-    listed = team.git.read("ls-tree", "-r", "-z", "--full-tree", commit, limit=_TREE_BYTES)
-    if len(listed) == _TREE_BYTES:
-        raise Unsaved("it has too many files to compare")
     tree = {}
-    for line in listed.split(b"\0")[:-1]:
+    for line in _list_files(team, "ls-tree", "-r", "-z", "--full-tree", commit):
         about, _, path = line.partition(b"\t")
         mode, _, object_id = about.split(b" ")
         tree[path] = (mode, object_id)
     return tree
+
+
+def _list_files(team: TeamRepository, *arguments: str) -> list[bytes]:
+    listed = team.git.read(*arguments, limit=_TREE_BYTES)
+    if len(listed) == _TREE_BYTES or listed.count(b"\0") > _MAX_ENTRIES:
+        raise Unsaved("it has too many files to compare")
+    return listed.split(b"\0")[:-1]
 
 
 def _compare_index(team: TeamRepository, git_files: Directory, tree: Tree) -> None:
@@ -219,11 +235,8 @@ def _compare_index(team: TeamRepository, git_files: Directory, tree: Tree) -> No
     if content is None or len(content) == _INDEX_BYTES:
         raise Unsaved("its index cannot be read")
     (team.git.directory / "index").write_bytes(content)
-    listed = team.git.read("ls-files", "--stage", "-z", limit=_TREE_BYTES)
-    if len(listed) == _TREE_BYTES:
-        raise Unsaved("it has too many files to compare")
     staged = {}
-    for line in listed.split(b"\0")[:-1]:
+    for line in _list_files(team, "ls-files", "--stage", "-z"):
         about, _, path = line.partition(b"\t")
         mode, object_id, stage = about.split(b" ")
         if stage != b"0":
@@ -236,10 +249,10 @@ def _compare_index(team: TeamRepository, git_files: Directory, tree: Tree) -> No
 class _Comparison:
     """Compares the files of a worktree with a tree, within limits."""
 
-    def __init__(self, tree: Tree, object_format: str, caches: Collection[str]):
-        self._tree, self._format, self._until = tree, object_format, time.monotonic() + SECONDS
+    def __init__(self, tree: Tree, object_format: str, caches: Collection[str], until: float):
+        self._tree, self._format, self._until = tree, object_format, until
         self._caches = {os.fsencode(name) for name in caches}
-        self._folders = {path[:end] for path in tree for end in _slashes(path)}
+        self._folders = _folders_of(tree)
         self._seen: set[bytes] = set()
         self._entries = 0
 
@@ -327,8 +340,19 @@ class _Comparison:
             raise Unsaved(f"{_shown(min(missing))} was deleted since the last snapshot")
 
 
-def _slashes(path: bytes) -> list[int]:
-    return [number for number, byte in enumerate(path) if byte == ord("/")]
+def _folders_of(tree: Tree) -> set[bytes]:
+    """Return the folders of all files, within limits: a small tree can name very many folders, each very deep."""
+    folders: set[bytes] = set()
+    size = 0
+    for path in tree:
+        folder = path.rpartition(b"/")[0]
+        while folder and folder not in folders:
+            folders.add(folder)
+            size += len(folder)
+            if size > _TREE_BYTES:
+                raise Unsaved("it has too many folders to compare")
+            folder = folder.rpartition(b"/")[0]
+    return folders
 
 
 def _shown(path: bytes) -> str:

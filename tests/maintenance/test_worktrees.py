@@ -538,3 +538,31 @@ def test_worktree_of_a_session_imported_without_its_owner_is_kept(
     change(execution_of(ended_session()), worktree_path=str(made.path))
     assert run_chore("worktrees").removed == 0
     assert made.path.is_dir()
+
+
+def make_tree(repository: Path, entries: str) -> str:
+    command = ["git", "mktree"]
+    done = subprocess.run(command, cwd=repository, input=entries, capture_output=True, text=True, check=True)
+    return done.stdout.strip()
+
+
+def test_tree_with_very_many_deep_folders_is_not_compared(
+    data: Path, repository: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An agent writes such a tree with few objects; its folders, written out, would fill the memory."""
+    _, made = done_session(data, repository)
+    monkeypatch.setattr(unsaved_work, "_TREE_BYTES", 100_000)
+    tree = run_git(made.path, "write-tree")
+    for _ in range(100):
+        tree = make_tree(repository, f"040000 tree {tree}\ta\n")
+    tree = make_tree(repository, "".join(f"040000 tree {tree}\t{number}\n" for number in range(50)))
+    run_git(made.path, "reset", "--quiet", "--hard", run_git(made.path, "commit-tree", "-m", "deep", tree))
+    assert "too many folders" in reason(made)
+
+
+def test_repository_that_takes_too_long_is_left_after_one_call(
+    data: Path, repository: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, made = done_session(data, repository)
+    monkeypatch.setattr(unsaved_work, "SECONDS", -1.0)
+    assert "too large to compare in time" in reason(made)
