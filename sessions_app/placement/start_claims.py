@@ -10,6 +10,7 @@ from django.db import IntegrityError, transaction
 from executors_app.machine.process import identity
 from executors_app.models import ExecutorRunning
 from sessions_app.hosts.models import HostProcess
+from sessions_app.hosts.supervision import place_of
 from sessions_app.models import PLACEMENT_WAIT, Intent, IntentKind, Supervisor, TaskSession
 from sessions_app.placement import sightings
 from sessions_app.placement.models import RepositorySighting
@@ -23,6 +24,7 @@ from sessions_app.placement.rules.claims import (
     decide_claim,
 )
 from sessions_app.placement.services.executor_hosts import depends_on_host
+from sessions_app.recovery.services.assessment import execution_of
 from sessions_app.supervisor import leases
 
 
@@ -43,6 +45,11 @@ def decide_start(session_id: uuid.UUID) -> ClaimDecision:
     session = TaskSession.objects.select_related(*related).filter(id=session_id).first()
     if session is None or not depends_on_host(session.executor.runtime):
         return OURS
+    execution = execution_of(session)
+    if execution is not None and place_of(execution):
+        # What was launched once stays there, also if its executor belongs to another host by now, or the repository
+        # has moved: nobody else has its worktree, and that host says what is wrong with it.
+        return OURS if leases.is_local_execution(execution) else OF_OTHERS
     if not places and session.executor.host_id is None:
         return OURS
     if session.executor_pool:

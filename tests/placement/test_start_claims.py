@@ -124,3 +124,18 @@ def test_repository_that_is_opened_is_recorded_with_this_host(monkeypatch: pytes
     sightings.record_own_sighting(repository.pk)
     sightings.record_own_sighting(repository.pk)
     assert RepositorySighting.objects.get().host == host
+
+
+@pytest.mark.parametrize("moved", ["executor", "repository"])
+def test_session_that_ran_on_a_host_is_resumed_there_wherever_its_executor_or_repository_has_moved(
+    monkeypatch: pytest.MonkeyPatch, moved: str
+) -> None:
+    add_supervisor("a")
+    new_host = add_supervisor("b")
+    session = running_session(execution={"host_id": "a", "status": "stopped", "worktree_path": "/srv/worktree"})
+    Intent.objects.create(session=session, kind="start")
+    if moved == "executor":
+        Executor.objects.update(host=new_host)
+    assert not asks(monkeypatch, "b", session, has_repository=True), "the worktree is not there"
+    assert session_status(fresh(session))["start_wait"] is None
+    assert asks(monkeypatch, "a", session, has_repository=moved == "executor")
