@@ -30,18 +30,21 @@ from sessions_app.placement.events import Placed as PlacedEvent
 from sessions_app.placement.rules.pools import Candidate, Placed, Waiting, choose_executor
 from sessions_app.placement.services.executor_hosts import depends_on_host
 from sessions_app.placement.services.waiting import waiting_starts, waits_for
+from sessions_app.recovery.rules.resumability import HOST_LOST
 from sessions_app.sessions.services.intents import due_intents
 from sessions_app.supervisor import leases
 
-NEW: Final = "new"
-"""``status_reason`` of an execution that was never launched: only such a one may change its place."""
+NEVER_LAUNCHED: Final = ("new", HOST_LOST)
+"""``status_reason`` of an execution that was never launched: only such a one may change its place. After the loss of a
+host, its sessions get one that is on no host yet.
+"""
 
 
 def needs_place(session: TaskSession, execution: ExecutorRunning | None) -> bool:
     """Whether its pool has yet to choose the executor of a session that is to start."""
     if not session.executor_pool or session.desired_state != DesiredState.RUNNING:
         return False
-    return execution is not None and execution.status_reason == NEW
+    return execution is not None and not execution.host_id and execution.status_reason in NEVER_LAUNCHED
 
 
 def place_session(transaction: SessionTransaction, intent_id: UUID) -> bool:
@@ -129,7 +132,8 @@ def _load_hosts(session: TaskSession) -> _Hosts:
         return _Hosts(None, None, frozenset(), {}, path)
     places = {identity.host_id(), *Supervisor.objects.alive().values_list("host_id", flat=True)}
     attended = HostProcess.objects.filter(place__in=places).order_by().values_list("host_id", flat=True).distinct()
-    cordoned = HostMaintenance.objects.exclude(cordoned_at=None).values_list("host_id", flat=True)
+    # Each row takes its host out of service; one that was declared lost starts nothing before it has cleaned up.
+    cordoned = HostMaintenance.objects.values_list("host_id", flat=True)
     known = RepositorySighting.objects.filter(repository=repository).values_list("host_id", "is_present")
     return _Hosts(sightings.find_own_host(), frozenset(attended), frozenset(cordoned), dict(known), path)
 

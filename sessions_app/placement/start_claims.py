@@ -14,6 +14,7 @@ from sessions_app.hosts.supervision import place_of
 from sessions_app.models import PLACEMENT_WAIT, Intent, IntentKind, Supervisor, TaskSession
 from sessions_app.placement import sightings
 from sessions_app.placement.models import RepositorySighting
+from sessions_app.placement.pools import needs_place
 from sessions_app.placement.rules.claims import (
     NO_SUPERVISOR_OF_WORKTREE,
     OF_OTHERS,
@@ -52,7 +53,7 @@ def decide_start(session_id: uuid.UUID) -> ClaimDecision:
         return OURS if leases.is_local_execution(execution) else OF_OTHERS
     if not places and session.executor.host_id is None:
         return OURS
-    if session.executor_pool:
+    if needs_place(session, execution):
         _look_here(session)
         return OURS  # ``pools`` decides it under a lock
     if session.shares_worktree_of_id is not None:

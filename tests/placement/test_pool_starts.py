@@ -270,3 +270,39 @@ def test_cordoned_host_of_a_pool_gets_no_new_session(
     assert not claim(other, "b")
     wait = session_status(fresh(other))["start_wait"]
     assert wait["text"] == "The hosts of the pool build take no new sessions: they are cordoned."
+
+
+def test_host_that_was_lost_and_cannot_clean_up_does_not_hold_up_its_pool(
+    monkeypatch: pytest.MonkeyPatch, pool: dict[str, Executor], task: Task
+) -> None:
+    for name, executor in pool.items():
+        change(executor, runtime="local_standalone", host=add_supervisor(name))
+    HostMaintenance.objects.create(host=fresh(pool["a"]).host, lost_at=task.created_at)
+    session = new_session(task, pool["a"])
+    act_on(monkeypatch, "b")
+    assert claim(session, "b")
+    assert fresh(session).executor == pool["b"]
+
+
+def test_session_of_a_lost_host_gets_another_executor_of_its_pool(
+    monkeypatch: pytest.MonkeyPatch, pool: dict[str, Executor], task: Task
+) -> None:
+    for name, executor in pool.items():
+        change(executor, runtime="local_standalone", host=add_supervisor(name))
+    session = new_session(task, pool["a"])
+    change(execution_of(session), status="stopped", status_reason="host_lost")
+    Supervisor.objects.filter(boot_id="a").delete()
+    assert asks(monkeypatch, "b", session, has_repository=True)
+    assert claim(session, "b")
+    assert (fresh(session).executor, execution_of(session).executor) == (pool["b"], pool["b"])
+
+
+def test_session_that_was_launched_is_left_to_the_host_of_its_executor(
+    monkeypatch: pytest.MonkeyPatch, pool: dict[str, Executor], task: Task
+) -> None:
+    for name, executor in pool.items():
+        change(executor, runtime="remote_docker", host=add_supervisor(name))
+    session = new_session(task, pool["a"])
+    change(execution_of(session), status="stopped", status_reason="stopped", host_id="a")
+    assert not asks(monkeypatch, "b", session, has_repository=True)
+    assert asks(monkeypatch, "a", session, has_repository=True)
