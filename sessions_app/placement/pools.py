@@ -135,7 +135,10 @@ def _load_hosts(session: TaskSession) -> _Hosts:
     # Each row takes its host out of service; one that was declared lost starts nothing before it has cleaned up.
     cordoned = HostMaintenance.objects.values_list("host_id", flat=True)
     known = RepositorySighting.objects.filter(repository=repository).values_list("host_id", "is_present")
-    return _Hosts(sightings.find_own_host(), frozenset(attended), frozenset(cordoned), dict(known), path)
+    own = sightings.find_own_host()
+    # After a boot, a supervisor may claim starts before it has reported.
+    own_too = set() if own is None else {own}
+    return _Hosts(own, frozenset(attended) | own_too, frozenset(cordoned), dict(known), path)
 
 
 def _describe_members(

@@ -8,14 +8,20 @@ from pathlib import Path
 from django.db.models.functions import Now
 
 from executors_app.machine.process import identity
-from sessions_app.hosts.models import HostProcess
+from sessions_app.hosts import heartbeats
+from sessions_app.hosts.models import Host, HostProcess
 from sessions_app.placement.models import RepositorySighting
 
 
 def find_own_host() -> int | None:
-    """Return the id of the host that this process runs on; None if no process here has reported yet."""
+    """Return the id of the host that this process runs on; None if no process of it has ever reported."""
     here = HostProcess.objects.filter(place=identity.host_id()).order_by("-started_at")
-    return here.values_list("host_id", flat=True).first()
+    found = here.values_list("host_id", flat=True).first()
+    if found is not None:
+        return found
+    # After a boot, a supervisor may claim starts before it has reported.
+    name, machine = heartbeats.own_host_key()
+    return Host.objects.filter(name=name, machine=machine).values_list("id", flat=True).first()
 
 
 def is_on_disk(path: str) -> bool | None:

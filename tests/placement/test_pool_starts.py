@@ -275,9 +275,10 @@ def test_cordoned_host_of_a_pool_gets_no_new_session(
 def test_host_that_was_lost_and_cannot_clean_up_does_not_hold_up_its_pool(
     monkeypatch: pytest.MonkeyPatch, pool: dict[str, Executor], task: Task
 ) -> None:
+    hosts = {name: add_supervisor(name) for name in pool}
     for name, executor in pool.items():
-        change(executor, runtime="local_standalone", host=add_supervisor(name))
-    HostMaintenance.objects.create(host=fresh(pool["a"]).host, lost_at=task.created_at)
+        change(executor, runtime="local_standalone", host=hosts[name])
+    HostMaintenance.objects.create(host=hosts["a"], lost_at=task.created_at)
     session = new_session(task, pool["a"])
     act_on(monkeypatch, "b")
     assert claim(session, "b")

@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 
 from executors_app.models import Executor
+from sessions_app.hosts import heartbeats
+from sessions_app.hosts.models import Host
 from sessions_app.models import Intent, RepositorySighting, Supervisor, session_transaction
 from sessions_app.placement import sightings, start_claims
 from sessions_app.placement.rules.claims import NO_SUPERVISOR, NO_SUPERVISOR_OF_WORKTREE
@@ -139,3 +141,13 @@ def test_session_that_ran_on_a_host_is_resumed_there_wherever_its_executor_or_re
     assert not asks(monkeypatch, "b", session, has_repository=True), "the worktree is not there"
     assert session_status(fresh(session))["start_wait"] is None
     assert asks(monkeypatch, "a", session, has_repository=moved == "executor")
+
+
+def test_host_is_known_by_its_name_before_it_has_reported_after_a_boot(monkeypatch: pytest.MonkeyPatch) -> None:
+    before_boot = add_supervisor("before boot")
+    name, machine = heartbeats.own_host_key()
+    Host.objects.filter(id=before_boot.id).update(name=name, machine=machine)
+    Supervisor.objects.all().delete()
+    session = make_session()
+    Executor.objects.update(host=before_boot)
+    assert asks(monkeypatch, "after boot", session, has_repository=True)
