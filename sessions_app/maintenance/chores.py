@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import uuid
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -23,7 +24,7 @@ from executors_app.wire.errors import ExecutorError
 from executors_app.wire.executions import Orphan
 from sessions_app.accounts.models import AttemptCount, LoginLink
 from sessions_app.kernel.rules.log_event import LogEvent
-from sessions_app.kernel.rules.states import OPEN_RUN_STATES, PermissionState
+from sessions_app.kernel.rules.states import OPEN_RUN_STATES, TERMINAL_STATES, PermissionState
 from sessions_app.maintenance.chore_run import ChoreRun, cutoff_before
 from sessions_app.maintenance.closed_sessions import closed_before
 from sessions_app.maintenance.data_sizes import measure_sizes
@@ -72,12 +73,24 @@ def clean_tokens(work: ChoreRun) -> None:
 
 
 def clean_host_processes(work: ChoreRun) -> None:
-    """Delete processes that ended or fell silent long ago, and hosts that then have none and no executor."""
+    """Delete processes that ended or fell silent long ago, and hosts that then have none and no executor.
+
+    The newest process of a place stays while a session names that place, or people have decided about its host: without
+    it, nobody could say which host has no supervisor, or declare it lost.
+    """
     cutoff = cutoff_before(settings.KANDEV_HISTORY_RETENTION)
     if cutoff is None:
         return
-    work.remove_rows(HostProcess.objects.filter(beat_at__lt=cutoff))
-    work.remove_rows(Host.objects.filter(processes=None, executors=None, first_seen_at__lt=cutoff))
+    work.remove_rows(HostProcess.objects.filter(beat_at__lt=cutoff).exclude(id__in=_processes_to_keep()))
+    unused = Host.objects.filter(processes=None, executors=None, maintenance=None)
+    work.remove_rows(unused.filter(first_seen_at__lt=cutoff))
+
+
+def _processes_to_keep() -> list[uuid.UUID]:
+    open_ones = ExecutorRunning.objects.exclude(session__state__in=TERMINAL_STATES).exclude(host_id="")
+    needed = Q(place__in=open_ones.order_by().values("host_id")) | Q(host__maintenance__isnull=False)
+    rows = HostProcess.objects.filter(needed).order_by("beat_at").values_list("host_id", "place", "id")
+    return list({(host, place): process_id for host, place, process_id in rows}.values())
 
 
 def clean_sweeps(work: ChoreRun) -> None:

@@ -15,11 +15,15 @@ from django_q.models import Task as QueueTask
 
 from kandev.metrics import collect_metrics
 from sessions_app.accounts.models import LoginLink
+from sessions_app.hosts import losses
 from sessions_app.maintenance import chore_run
 from sessions_app.maintenance.chores import CHORES, run_chores
 from sessions_app.models import (
     AttentionItem,
     Chore,
+    Host,
+    HostMaintenance,
+    HostProcess,
     Presence,
     RecoverySweep,
     ReviewComment,
@@ -232,3 +236,24 @@ def test_write_ahead_log_is_truncated() -> None:
         cursor.execute("PRAGMA wal_checkpoint")
         _, left, _ = cursor.fetchone()
     assert 0 <= left <= 1, "only recently written rows are left"
+
+
+def test_host_that_sessions_name_stays_known_however_long_it_has_been_gone() -> None:
+    gone = Host.objects.create(name="build-1", first_seen_at=LONG_AGO)
+    over = Host.objects.create(name="build-2", first_seen_at=LONG_AGO)
+    cordoned = Host.objects.create(name="build-3", first_seen_at=LONG_AGO)
+    HostMaintenance.objects.create(host=cordoned, cordoned_at=LONG_AGO)
+    for host, place in ((gone, "p1"), (over, "p2"), (cordoned, "p3")):
+        for days in (2, 1):
+            at = LONG_AGO - timedelta(days=days)
+            HostProcess.objects.create(host=host, place=place, role="web", release="1", started_at=at, beat_at=at)
+    running_session(execution={"host_id": "p1"})
+    running_session(execution={"host_id": "p2", "status": "stopped"}, state="COMPLETED")
+
+    run_chore("hosts")
+
+    assert [host.name for host in Host.objects.order_by("name")] == ["build-1", "build-3"]
+    kept = HostProcess.objects.order_by("place").values_list("place", "beat_at")
+    assert list(kept) == [(place, LONG_AGO - timedelta(days=1)) for place in ("p1", "p3")]
+    losses.declare_lost("build-1", None)
+    assert losses.count_lost() == 1
