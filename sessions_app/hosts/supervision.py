@@ -22,6 +22,7 @@ from executors_app.runtimes import BoundToHost
 from executors_app.wire.executions import ExecutorStatus
 from sessions_app.hosts.models import HostProcess, Role
 from sessions_app.models import Supervisor
+from sessions_app.supervisor import leases
 
 LIVE: Final = (ExecutorStatus.STARTING, ExecutorStatus.READY)
 
@@ -55,6 +56,8 @@ class Supervision:
         bound = set(places) - {""}
         if not bound:
             return {}
+        if self.has_supervisor and not leases.is_shared_database():
+            return {}  # the only host, whatever it was called before a reboot, or as a container before its restart
         own = {place for place, _ in self._living}
         asked = bound - own
         if not asked:
@@ -124,6 +127,8 @@ def unattended_hosts(executions: QuerySet[ExecutorRunning], *, besides: str = ""
 
     ``executions``: some of ``bound_executions``. ``besides``: a place that counts as attended.
     """
+    if besides and not leases.is_shared_database():
+        return {}  # the only host
     counts = dict(executions.order_by().values_list("host_id").annotate(Count("id")))
     counts.pop(besides, None)
     hosts: defaultdict[str, int] = defaultdict(int)

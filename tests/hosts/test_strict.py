@@ -10,6 +10,7 @@ import pytest
 from django.core.management import call_command
 
 from executors_app.machine.process import identity
+from sessions_app.supervisor import leases
 from tests.hosts.processes import attended, reported
 from tests.pages.world import World
 
@@ -29,7 +30,8 @@ def run_strictly(*flags: str) -> tuple[int, list[dict[str, Any]], str]:
     return status, json.loads(out.getvalue())["unattended_hosts"], err.getvalue()
 
 
-def test_host_without_a_supervisor_fails_with_its_own_status(world: World) -> None:
+def test_host_without_a_supervisor_fails_with_its_own_status(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(leases, "is_shared_database", lambda: True)
     session = world.running_session()
     session.executions.update(host_id="p1")
     other = world.running_session()
@@ -43,6 +45,15 @@ def test_host_without_a_supervisor_fails_with_its_own_status(world: World) -> No
     assert run_strictly("--dry-run", "--session", str(other.id))[:2] == (0, [])
     assert run_strictly("--dry-run", "--runtime", "remote")[:2] == (0, [])
     attended("p1")
+    assert run_strictly("--dry-run")[:2] == (0, [])
+
+
+def test_only_host_counts_as_attended_whatever_it_was_called(world: World) -> None:
+    if leases.is_shared_database():
+        pytest.skip("PostgreSQL may have other hosts")
+    session = world.running_session()
+    session.executions.update(host_id="p1")
+    reported("supervisor", LONG)
     assert run_strictly("--dry-run")[:2] == (0, [])
 
 

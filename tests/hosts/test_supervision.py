@@ -19,12 +19,18 @@ from sessions_app.models import Intent, Supervisor, TaskSession
 from sessions_app.pages.labels import agent_label
 from sessions_app.sessions.rules.situations import status_label
 from sessions_app.sessions.services.status import read_session
+from sessions_app.supervisor import leases
 from tests.hosts.processes import attended, reported
 from tests.pages.world import World
 
 pytestmark = pytest.mark.django_db
 
 LONG = 600.0
+
+
+@pytest.fixture(autouse=True)
+def shared_database(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(leases, "is_shared_database", lambda: True)
 
 
 def nothing_reported() -> None:
@@ -93,6 +99,15 @@ def test_newest_name_of_a_place_counts() -> None:
     reported("web", 900, name="old-name")
     reported("web", LONG, name="new-name")
     assert Supervision().name_unattended(["p1"]) == {"p1": "new-name"}
+
+
+def test_only_host_is_attended_by_its_supervisor_whatever_it_was_called(monkeypatch: pytest.MonkeyPatch) -> None:
+    reported("supervisor", LONG, name="a-container")
+    reported("supervisor", 0, name="the-next-container", place="p2")
+    monkeypatch.setattr(leases, "is_shared_database", lambda: False)
+    assert Supervision().name_unattended(["p1"]) == {"p1": "a-container"}, "no supervisor is alive"
+    attended("p2")
+    assert Supervision().name_unattended(["p1"]) == {}
 
 
 def test_any_number_of_places_takes_two_queries(django_assert_num_queries: Any) -> None:
