@@ -8,11 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 from django.contrib.auth.models import User
 from django.db import transaction
-from django.db.models import QuerySet
 from django.utils import timezone
 
 from executors_app.models import ExecutorRunning
@@ -93,12 +91,6 @@ def _set_in_service(row: HostMaintenance) -> bool:
         return False
     row.cordoned_at = row.draining_at = None
     return True
-
-
-def places_here() -> QuerySet[HostProcess, Any]:
-    """Select the places of the host of this process, as executions name them; those before a reboot, too."""
-    name, machine = heartbeats.own_host_key()
-    return HostProcess.objects.filter(host__name=name, host__machine=machine).order_by().values("place")
 
 
 def maintenance_here() -> HostMaintenance | None:

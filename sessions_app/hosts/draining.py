@@ -13,7 +13,7 @@ import uuid
 from collections.abc import Sequence
 from typing import Final
 
-from django.db.models import F
+from django.db.models import Exists, F, OuterRef, QuerySet
 
 from executors_app.models import ExecutorRunning
 from executors_app.wire.executions import ExecutorStatus
@@ -21,12 +21,14 @@ from executors_app.wire.protocol import AgentState
 from sessions_app.background.rules.background_work import BackgroundPolicy
 from sessions_app.background.services import policy_of
 from sessions_app.hosts import cordons
+from sessions_app.hosts.own_executions import find_own_executions
 from sessions_app.hosts.supervision import bound_runtimes
 from sessions_app.kernel.rules.states import OPEN_RUN_STATES, DesiredState, PermissionState, PromptState
 from sessions_app.kernel.transactions import create_intent
 from sessions_app.models import (
     DRAINED_REASON,
     REFUSED_BY_HOST,
+    Intent,
     IntentKind,
     LeaseLost,
     SessionTransaction,
@@ -34,7 +36,6 @@ from sessions_app.models import (
 )
 from sessions_app.starts.events import Drained
 from sessions_app.starts.idle_sleep import processes_if_quiet
-from sessions_app.supervisor import leases
 from sessions_app.supervisor.execution_registry import ExecutionRegistry
 from sessions_app.supervisor.execution_stream import ExecutionStream
 from sessions_app.turns.interruptions import record_agent_stopped, record_ended_work
@@ -124,14 +125,28 @@ def _is_at_rest(transaction: SessionTransaction) -> bool:
 
 
 def release_drained_sessions() -> list[uuid.UUID]:
-    """Forget why sessions of this host were stopped, so that sweeps resume them; return which. At most ``BATCH``."""
-    rows = ExecutorRunning.objects.filter(status=ExecutorStatus.STOPPED, status_reason=DRAINED_REASON)
-    rows = rows.filter(session__agent_execution_id=F("id"), host_id__in=cordons.places_here())
-    rows = rows.order_by("session_id")[:BATCH]
-    own = {row.id: row.session_id for row in rows if leases.is_local_execution(row)}
+    """Forget why sessions of this host were stopped, so that sweeps resume them; return which. At most ``BATCH``.
+
+    One whose end is still to be carried out is left: that end would write the reason again, and nobody would look.
+    """
+    ends = Intent.objects.filter(
+        session=OuterRef("session"), kind__in=(IntentKind.STOP, IntentKind.CLOSE), done_at=None
+    )
+    rows = find_own_executions(_drained_executions().exclude(Exists(ends)), BATCH)
+    own = {row.id: row.session_id for row in rows}
     if not own:
         return []
     # Guarded: a session that was started or stopped meanwhile has another reason.
     stopped = ExecutorRunning.objects.filter(id__in=own, status=ExecutorStatus.STOPPED, status_reason=DRAINED_REASON)
     stopped.update(status_reason=RELEASED_REASON)
     return list(own.values())
+
+
+def has_drained_sessions() -> bool:
+    """Whether sessions of this host that a drain has stopped are still to be released."""
+    return bool(find_own_executions(_drained_executions(), 1))
+
+
+def _drained_executions() -> QuerySet[ExecutorRunning]:
+    rows = ExecutorRunning.objects.filter(status=ExecutorStatus.STOPPED, status_reason=DRAINED_REASON)
+    return rows.filter(session__agent_execution_id=F("id"))

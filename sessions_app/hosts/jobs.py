@@ -37,7 +37,7 @@ class HeartbeatJob(Job):
 MAINTENANCE_EVERY = 1.0
 """Minimum seconds between two looks at what was decided about this host."""
 DRAIN_EVERY = 2.0
-"""Maximum seconds between two looks while sessions of a draining host run: what ends in them may change no row."""
+"""Maximum seconds between two looks while sessions of a draining host run or end: that may change no row."""
 
 
 class MaintenanceJob(Job):
@@ -49,6 +49,9 @@ class MaintenanceJob(Job):
         super().__init__(supervisor)
         self._may_have_drained = True
         """Whether sessions may have been stopped for this host that are not released yet."""
+        self._may_run_lost = False
+        """Whether something that was ended as lost may still run here, although this host is not the lost one by name.
+        """
 
     async def prepare(self) -> None:
         """End what this host still runs although it was declared lost, before anything is claimed."""
@@ -58,29 +61,31 @@ class MaintenanceJob(Job):
         """Do what was decided, and wait until more may be due."""
         changes = self.registry.changes.count
         orders = await self.registry.database(cordons.load_standing_orders)
-        if orders.here.lost:
-            await returns.end_lost_executions(self.registry)
         if orders.is_another_lost:
             await self._end_lost_elsewhere()
+        if orders.here.lost or self._may_run_lost:
+            self._may_run_lost = not await returns.end_lost_executions(self.registry)
         is_left = False
         if orders.here.draining:
             self._may_have_drained = True
             is_left = await draining.stop_sessions_at_rest(self.registry)
             self.supervisor.dispatcher.announce_work()
         elif self._may_have_drained:
-            await self._release_drained()
+            is_left = await self._release_drained()
         await asyncio.sleep(MAINTENANCE_EVERY)
         await self.registry.changes.rest(changes, DRAIN_EVERY if is_left else REST)
 
-    async def _release_drained(self) -> None:
-        """Let the sessions be resumed that were stopped for this host."""
+    async def _release_drained(self) -> bool:
+        """Let the sessions be resumed that were stopped for this host; return whether some are still being stopped."""
         while released := await self.registry.database(draining.release_drained_sessions):
             self.supervisor.rechecks.add(released)
-        self._may_have_drained = False
+        self._may_have_drained = await self.registry.database(draining.has_drained_sessions)
+        return self._may_have_drained
 
     async def _end_lost_elsewhere(self) -> None:
         """End the executions of hosts that were declared lost, in case whoever declared it could not."""
         for lost in await self.registry.database(losses.load_lost):
             is_here = await asyncio.to_thread(losses.is_work_here, lost)
             if await self.registry.database(partial(losses.end_lost, lost, is_here=is_here)):
+                self._may_run_lost = True
                 self.supervisor.dispatcher.announce_work()

@@ -104,8 +104,11 @@ def declare_lost(name: str, by: User | None) -> None:
 
 def _reports(host: Host) -> bool:
     """Whether a process of the host reports, or a supervisor there renews its leases, by the database's clock."""
-    beating = HostProcess.objects.filter(host=host, ended_at=None, beat_at__gte=Now() - SILENT_AFTER)
-    return beating.exists() or Supervisor.objects.alive().filter(host_id__in=places_of([host])).exists()
+    places = places_of([host])
+    # By place, too: a machine that was renamed reports under its new name.
+    own = Q(host=host) | Q(place__in=places)
+    beating = HostProcess.objects.filter(own, ended_at=None, beat_at__gte=Now() - SILENT_AFTER)
+    return beating.exists() or Supervisor.objects.alive().filter(host_id__in=places).exists()
 
 
 def count_lost(name: str = "") -> int:

@@ -22,12 +22,11 @@ from executors_app.wire.executions import ExecutionFacts, ExecutorStatus
 from sessions_app.accounts.audit import record_change
 from sessions_app.hosts import cordons, heartbeats, losses
 from sessions_app.hosts.models import HostMaintenance
-from sessions_app.hosts.supervision import bound_runtimes
+from sessions_app.hosts.own_executions import find_own_executions
 from sessions_app.models import session_transaction
 from sessions_app.recovery.rules.resumability import HOST_LOST
 from sessions_app.recovery.services.assessment import execution_facts_of
 from sessions_app.starts.events import LostHostReturned
-from sessions_app.supervisor import leases
 from sessions_app.supervisor.execution_registry import ExecutionRegistry
 
 log = logging.getLogger(__name__)
@@ -77,14 +76,9 @@ def _end_row(lost: losses.LostExecution) -> None:
 
 def load_returned(tried: frozenset[str] = frozenset()) -> list[ReturnedExecution]:
     """Return the executions of this host that a declaration has ended, without those in ``tried``."""
-    rows = ExecutorRunning.objects.filter(
-        status=ExecutorStatus.STOPPED,
-        status_reason=HOST_LOST,
-        runtime__in=bound_runtimes(),
-        host_id__in=cordons.places_here(),
-    )
+    rows = ExecutorRunning.objects.filter(status=ExecutorStatus.STOPPED, status_reason=HOST_LOST)
     rows = rows.exclude(id__in=tried).select_related("session__task__repository", "executor")
-    own = [row for row in rows.order_by("id")[:BATCH] if leases.is_local_execution(row)]
+    own = find_own_executions(rows, BATCH)
     return [ReturnedExecution(row.session_id, execution_facts_of(row, row.session)) for row in own]
 
 

@@ -9,7 +9,7 @@ from django.utils import timezone
 
 from executors_app.machine.process import identity
 from sessions_app.accounts.audit import recent_changes
-from sessions_app.hosts import cordons, draining, heartbeats
+from sessions_app.hosts import cordons, draining, heartbeats, own_executions
 from sessions_app.hosts.models import Host, HostMaintenance, Role
 from sessions_app.hosts.remaining import remaining_on
 from sessions_app.hosts.rules.maintenance import Orders, RunFacts, takes_start, why_running
@@ -201,6 +201,40 @@ def test_sessions_of_this_host_alone_are_released_once() -> None:
 
     assert execution_of(here).status_reason == draining.RELEASED_REASON
     assert execution_of(elsewhere).status_reason == "drained"
+
+
+def test_sessions_are_released_also_after_the_host_was_renamed(settings: Any) -> None:
+    session = running_session(
+        execution={"host_id": identity.host_id(), "status": "stopped", "status_reason": "drained", **NO_LEASE}
+    )
+    cordons.drain("build-1", None)
+    settings.KANDEV_HOST_NAME = "build-1-renamed"
+    assert not cordons.is_draining_here()
+    assert draining.release_drained_sessions() == [session.id]
+
+
+def test_session_that_is_still_being_stopped_is_released_after_its_end() -> None:
+    session = session_here()
+    cordons.drain("build-1", None)
+    draining.write_drained(Stream(session))  # type: ignore[arg-type]
+    cordons.uncordon("build-1", None)
+
+    assert draining.release_drained_sessions() == []
+    assert draining.has_drained_sessions()
+
+    write_stopped(session.id, None, "drained")
+    Intent.objects.update(done_at=timezone.now())
+    assert draining.release_drained_sessions() == [session.id]
+    assert not draining.has_drained_sessions()
+
+
+def test_many_drained_sessions_of_another_host_hide_none_of_this_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(own_executions, "PAGE", 2)
+    drained = {"status": "stopped", "status_reason": "drained", **NO_LEASE}
+    here = [running_session(execution={"host_id": identity.host_id(), **drained}).id for _ in range(3)]
+    for _ in range(3):
+        running_session(execution={"host_id": "another", **drained})
+    assert sorted(draining.release_drained_sessions()) == sorted(here)
 
 
 def test_what_still_runs_is_named_with_its_reason(host: Host) -> None:

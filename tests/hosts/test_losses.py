@@ -87,6 +87,13 @@ def test_host_whose_supervisor_renews_its_leases_is_not_lost() -> None:
         losses.declare_lost("build-1", None)
 
 
+def test_host_that_reports_under_another_name_is_not_lost() -> None:
+    reported("supervisor", LONG, name="old-name")
+    reported("web", 0, name="new-name")
+    with pytest.raises(HostReporting):
+        losses.declare_lost("old-name", None)
+
+
 def test_sessions_of_a_silent_host_alone_end_nothing() -> None:
     reported("supervisor", LONG)
     session = lost_session()

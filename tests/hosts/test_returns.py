@@ -116,6 +116,19 @@ def test_supervisor_that_dies_between_an_end_and_its_record_is_completed_by_the_
     assert names(session).count("session.lost_host_returned") == 1
 
 
+def test_host_that_returns_under_another_name_ends_its_executions(
+    host: Host, settings: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    session = session_here()
+    for lost in losses.load_lost("build-1"):
+        losses.end_lost(lost, is_here=False)
+    settings.KANDEV_HOST_NAME = "build-1-renamed"
+    place = Place(ends=True)
+    assert return_with(place, monkeypatch)
+    assert place.ended == [str(session.executions.order_by("created_at")[0].id)]
+    assert names(session).count("session.lost_host_returned") == 1
+
+
 def test_host_whose_execution_does_not_end_stays_lost(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
     session = session_here()
     assert not return_with(Place(ends=False), monkeypatch)
