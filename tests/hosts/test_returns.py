@@ -12,6 +12,7 @@ import pytest
 from django.utils import timezone
 
 from executors_app.cleanup import keep_newest_snapshot
+from executors_app.machine import crash_points
 from executors_app.machine.git import recovery_snapshots
 from executors_app.machine.git.recovery_snapshots import RecoverySnapshot
 from executors_app.machine.process import identity
@@ -107,7 +108,7 @@ def test_supervisor_that_dies_between_an_end_and_its_record_is_completed_by_the_
             raise Killed
 
     with monkeypatch.context() as dying:
-        dying.setattr(returns.crash_points, "reached", die)
+        dying.setattr(crash_points, "reached", die)
         with pytest.raises(Killed):
             return_with(Place(ends=True), dying)
     assert HostMaintenance.objects.get().lost_at is not None
