@@ -10,6 +10,7 @@ from django.db.models import Q, QuerySet
 from executors_app import capacity
 from executors_app.models import Executor
 from sessions_app.models import Host
+from sessions_app.supervisor import leases
 
 READ_HERE: Final = ("remote_docker", "sprites")
 """Runtimes that run elsewhere and get the repository from the disk of their supervisor."""
@@ -21,9 +22,12 @@ def depends_on_host(runtime: str) -> bool:
 
 
 def hosts_to_choose(executor: Executor | None) -> QuerySet[Host]:
-    """Return the hosts that an executor can belong to; none where there is nothing to choose."""
+    """Return the hosts that an executor can belong to; none where there is nothing to choose.
+
+    An embedded database has one host. The others that it knows are its earlier names, as of a container.
+    """
     own = None if executor is None else executor.host_id
-    if own is None and Host.objects.count() < 2:
+    if own is None and (not leases.is_shared_database() or Host.objects.count() < 2):
         return Host.objects.none()
     supervised = Q(processes__role="supervisor") | Q(pk=own)
     return Host.objects.filter(supervised).distinct()

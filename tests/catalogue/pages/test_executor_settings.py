@@ -12,6 +12,7 @@ from executors_app.plugins import runtimes
 from sessions_app.catalogue.executor_forms import RUNTIME_HELP, SETTINGS
 from sessions_app.catalogue.services import executor_settings
 from sessions_app.catalogue.services.offers import default_executor
+from sessions_app.supervisor import leases
 from tests.pages.world import World
 from tests.placement.hosts import add_supervisor
 
@@ -123,7 +124,8 @@ def test_test_of_an_executor_reports_and_changes_nothing(staff: Client, world: W
     assert staff.post(address(world.executor, "explode/")).status_code == 404
 
 
-def test_host_is_offered_once_there_are_several(staff: Client, world: World) -> None:
+def test_host_is_offered_once_there_are_several(staff: Client, world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(leases, "is_shared_database", lambda: True)
     add_supervisor("a")
     assert "host" not in staff.get(address(world.executor)).context["form"].fields
     host = add_supervisor("b")
@@ -138,7 +140,8 @@ def test_host_is_offered_once_there_are_several(staff: Client, world: World) -> 
     assert world.executor.host is None
 
 
-def test_executor_of_another_machine_has_no_host(staff: Client) -> None:
+def test_executor_of_another_machine_has_no_host(staff: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(leases, "is_shared_database", lambda: True)
     add_supervisor("a"), add_supervisor("b")
     assert "host" not in staff.get(f"{LIST}new/remote/").context["form"].fields
     assert "host" in staff.get(f"{LIST}new/local_docker/").context["form"].fields
