@@ -29,6 +29,7 @@ from tests.supervisor.rows import (
     make_task,
     make_user,
 )
+from tests.waiting import PATIENCE
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -220,7 +221,7 @@ def test_two_supervisors_that_want_the_last_place_start_one_session(pool: dict[s
 
     def try_one(number: int) -> bool:
         try:
-            together.wait(30)
+            together.wait(PATIENCE)
             return claim(sessions[number], f"boot-{number}")
         finally:
             connection.close()
