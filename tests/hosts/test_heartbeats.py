@@ -127,6 +127,14 @@ def test_restored_database_is_left_alone_while_another_host_uses_it(arguments: t
     assert refused.value.returncode == 2
 
 
+def test_signs_of_life_in_a_copy_of_a_moment_ago_do_not_keep_it_from_being_made_safe(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    reported("supervisor", 5, name="build-2", process={"pid": 7})
+    call_command("after_restore", "--restored")
+    assert "0 sessions stopped" in capsys.readouterr().out
+
+
 def test_check_passes_and_changes_nothing_when_nothing_runs(capsys: pytest.CaptureFixture[str]) -> None:
     reported("supervisor", 600, name="build-2")
     call_command("after_restore", "--check")

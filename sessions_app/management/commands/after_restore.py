@@ -24,9 +24,15 @@ class Command(VisibleCommand):
     requires_system_checks: list[str] = []
 
     def add_arguments(self, parser: ArgumentParser) -> None:
-        """Add ``--check``."""
-        parser.add_argument(
+        """Add ``--check`` and ``--restored``."""
+        modes = parser.add_mutually_exclusive_group()
+        modes.add_argument(
             "--check", action="store_true", help="only say whether Kandev still runs with this database; change nothing"
+        )
+        modes.add_argument(
+            "--restored",
+            action="store_true",
+            help="the database has just been replaced by a copy, whose signs of life are of the time of the copy",
         )
 
     def handle(self, *args: Any, **options: Any) -> None:
@@ -37,7 +43,8 @@ class Command(VisibleCommand):
             return
         with report_database_errors():
             refuse_wrong_secret_key()
-        _refuse_living_processes()
+        if not options["restored"]:
+            _refuse_living_processes()
         try:
             found = database_restore.make_restored_safe()
         except database_restore.ExporterRunning as error:
