@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
-from datetime import timedelta
+from datetime import datetime, timedelta
 from functools import cached_property
 from typing import Final
 
@@ -66,7 +66,8 @@ class Supervision:
         found = {}
         for place in asked:
             mine = [host for host in hosts if place in host.places]
-            if mine and not any(host.places & own or host.has_just_ended for host in mine):
+            also = [other for other in hosts if any(other.is_new_name_of(host) for host in mine)]
+            if mine and not any(host.places & own or host.has_just_ended for host in (*mine, *also)):
                 found[place] = mine[-1].name
         return found
 
@@ -74,22 +75,34 @@ class Supervision:
 class _KnownHost:
     """A host with the places that its processes have reported."""
 
-    def __init__(self, name: str) -> None:
-        self.name = name
+    def __init__(self, name: str, machine: str, first_seen_at: datetime) -> None:
+        self.name, self.machine, self.first_seen_at = name, machine, first_seen_at
+        self.newest = first_seen_at
+        """When any process of it reported last."""
         self.places: set[str] = set()
         self.has_just_ended = False
         """Whether a supervisor of it has ended as it should within the time of a lease."""
 
+    def is_new_name_of(self, other: _KnownHost) -> bool:
+        """Whether this is the same machine under a later name. Copies of a machine have one id, but report at once."""
+        return self.machine != "" and self.machine == other.machine and self.first_seen_at > other.newest
+
 
 def _hosts_of(places: Iterable[str]) -> list[_KnownHost]:
-    """Return the hosts that have reported any of the places, those that reported last at the end; one query."""
-    named = HostProcess.objects.filter(place__in=places).values("host")
+    """Return the hosts that have reported any of the places, and others with the ids of their machines; one query.
+
+    Those that reported last are at the end.
+    """
+    reported = HostProcess.objects.filter(place__in=places)
+    named, machines = reported.values("host"), reported.exclude(host__machine="").values("host__machine")
     just_ended = Q(role=Role.SUPERVISOR, ended_at__gte=Now() - timedelta(seconds=settings.KANDEV_LEASE_TTL))
-    rows = HostProcess.objects.filter(host__in=named).order_by().values_list("host", "host__name", "place")
+    asked = HostProcess.objects.filter(Q(host__in=named) | Q(host__machine__in=machines)).order_by()
+    rows = asked.values_list("host", "host__name", "host__machine", "host__first_seen_at", "place")
     hosts: dict[int, _KnownHost] = {}
     newest = rows.annotate(ended=Count("id", filter=just_ended), newest=Max("beat_at")).order_by("newest")
-    for host_id, name, place, ended, _ in newest:
-        host = hosts.pop(host_id, None) or _KnownHost(name)
+    for host_id, name, machine, first_seen_at, place, ended, reported_at in newest:
+        host = hosts.pop(host_id, None) or _KnownHost(name, machine, first_seen_at)
+        host.newest = reported_at
         hosts[host_id] = host  # at the end
         host.places.add(place)
         host.has_just_ended = host.has_just_ended or ended > 0

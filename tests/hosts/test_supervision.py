@@ -14,6 +14,7 @@ from django.utils import timezone
 from executors_app.models import ExecutorRunning
 from executors_app.plugins import runtimes
 from sessions_app.board.services.board import annotate_needs, session_rows
+from sessions_app.hosts.models import Host
 from sessions_app.hosts.supervision import Supervision, bound_runtimes, place_of
 from sessions_app.models import Intent, Supervisor, TaskSession
 from sessions_app.pages.labels import agent_label
@@ -76,6 +77,20 @@ def web_has_just_ended() -> None:
     reported("web", 5, ended_at=timezone.now())
 
 
+def machine_was_renamed() -> None:
+    reported("supervisor", LONG)
+    reported("supervisor", 5, name="build-one", place="p2")
+    Host.objects.update(machine="m1")
+    attended("p2")
+
+
+def copy_of_the_machine_is_attended() -> None:
+    reported("supervisor", 2 * LONG, name="build-2", place="p2")
+    reported("supervisor", LONG)
+    Host.objects.update(machine="m1")
+    attended("p2")
+
+
 SITUATIONS: list[tuple[Callable[[], None], str]] = [
     (nothing_reported, ""),
     (another_host_reported, ""),
@@ -86,6 +101,8 @@ SITUATIONS: list[tuple[Callable[[], None], str]] = [
     (supervisor_has_just_ended, ""),
     (supervisor_ended_long_ago, "build-1"),
     (web_has_just_ended, "build-1"),
+    (machine_was_renamed, ""),
+    (copy_of_the_machine_is_attended, "build-1"),
 ]
 
 
