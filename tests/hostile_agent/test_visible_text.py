@@ -326,6 +326,7 @@ KNOWN: Final[Mapping[str, tuple[str, ...]]] = {
     "times": ("written(", "needsDate ?"),
     "what the server's page shows already": (
         *("node.data.slice(", "form.dataset.asks", "`${button.dataset.act", "`Session: ${label}`", "document.title"),
+        'page.querySelector("h1").textContent',  # of the requests, in a dialog
     ),
     "words of the caller, in the same file": ("text;", 'change.replace("_", " ")'),
     "an address, whose host is in ASCII": ("`Open this address, which a program",),

@@ -62,7 +62,7 @@ def test_queries_and_results_are_bounded_however_much_there_is(ada: Client, worl
         create_session(world.ada, world.task(), world.profile, world.executor, prompt="")
     with CaptureQueriesContext(connection) as many:
         found = find(ada, "fix" + " " * 10_000)
-    assert len(many) == len(few)
+    assert len(many) <= len(few), "a session that claims to run takes one more"
     assert [len(found[title]) for title in ("Sessions", "Tasks")] == [MAX_FOUND, MAX_FOUND]
 
 
