@@ -33,6 +33,7 @@ ROWS: Final[Mapping[str, Sequence[str]]] = {
     "sweeps": (
         "sweep of 20 live",
         "sweep of 20, kept",
+        "aiohttp + bulk_update",
         "restart, 20 attached again",
         *(("restart, 20 attached again, postgresql", "DBOS 3.4.0, 20 workflows") if has("peers", "postgres") else ()),
         *(("JupyterHub 6.1.1, SQLite, local processes",) if has("peers") else ()),
@@ -64,6 +65,7 @@ ROWS: Final[Mapping[str, Sequence[str]]] = {
         "agentctl: CPU to first answer",
         "kill -9 of the agent: ready again",
         "kill -9 of the agentctl: ready again",
+        "snapshot of a small clean repository",
         "25 + 1 start: CPU of a start",
         "25 + 1 start: CPU of a start, supervisor",
         "25 + 1 start: CPU of a start, launcher, agentctl, guard",
@@ -77,7 +79,6 @@ ROWS: Final[Mapping[str, Sequence[str]]] = {
         *(("codex loaded, cold cache", "codex loaded, warm cache") if has("codex-acp") else ()),
     ),
     "work": (
-        "snapshot of a small clean repository",
         "workflow, each of 2 shell nodes",
         "workflow, a text of 1,000 nodes checked",
         "workflow, a text of 800 kB of {{ checked",
@@ -92,7 +93,6 @@ ROWS: Final[Mapping[str, Sequence[str]]] = {
         "history: metrics, 4 finished",
         "live sessions: sweep, each of 4",
         "live sessions: ingest, each of 4",
-        "aiohttp + bulk_update",
     ),
     "pages": (
         "session page, 50 messages",
