@@ -27,7 +27,7 @@ from tests.workflows.pages.workflow_rows import looped_run
 pytestmark = [pytest.mark.browser, pytest.mark.django_db(transaction=True)]
 
 EXCLUDED_ROUTES: Final = re.compile(
-    r"live/$|/earlier/$|/count/$|/prompt-history/$|\.png$|^metrics$|^healthz$|^readyz$|^login/|^settings/$|^sessions/list/$"
+    r"live/$|/replace/$|/earlier/$|/count/$|/prompt-history/$|\.png$|^metrics$|^healthz$|^readyz$|^login/|^settings/$|^sessions/list/$"
 )
 """Page fragments, pictures and machine-readable responses; login pages have their own test."""
 ROUTES: Final = [
