@@ -28,7 +28,23 @@ else:
     Form = ModelForm
 
 
-class RuntimeListFilter(admin.AllValuesFieldListFilter):
+class TextListFilter(admin.AllValuesFieldListFilter):
+    """A filter by the values of a text field. Django's own shows an empty one as a link without words."""
+
+    def choices(self, changelist: Any) -> Iterator[Any]:
+        """Yield the choices; the empty one is called none."""
+        for choice in super().choices(changelist):
+            yield {**choice, "display": choice["display"] or "none"}
+
+
+def _is_text(field: Any) -> bool:
+    return isinstance(field, models.CharField) and not field.choices
+
+
+admin.FieldListFilter.register(_is_text, TextListFilter, take_priority=True)
+
+
+class RuntimeListFilter(TextListFilter):
     """A filter by runtime that shows each in words."""
 
     def choices(self, changelist: Any) -> Iterator[Any]:
