@@ -16,7 +16,7 @@ from tests.rights.matrix import PAGES
 from tests.waiting import eventually
 
 EXCLUDED_ROUTES = re.compile(
-    r"live/$|^sessions/list/$|/prompt-history/$|/earlier/$|/count/$|\.png$|^metrics$|^healthz$|^readyz$|^login/|^settings/$"
+    r"live/$|/replace/$|^sessions/list/$|/prompt-history/$|/earlier/$|/count/$|\.png$|^metrics$|^healthz$|^readyz$|^login/|^settings/$"
     r"|/members/<int:user_id>/$"
 )
 """Page fragments, pictures and machine-readable responses; the page of a member, which only the team's admins open."""
