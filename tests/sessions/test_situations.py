@@ -65,6 +65,13 @@ TABLE: list[tuple[SituationFacts, Code, str, str, str]] = [
         "The host of this session, build-2, has no supervisor. Its agent may still be working; nothing was stopped.",
         "",
     ),
+    (
+        facts_of(error_code="host_lost", error_message="The host build-2 was declared lost.", session_state=S.ERROR),
+        Code.HOST_LOST,
+        "error",
+        "The host build-2 was declared lost.",
+        "try_again",
+    ),
     (facts_of(recovering=True), Code.RECOVERING, "info", "reconnecting to this session", ""),
     (facts_of(recovering=True, supervised=False), Code.SUPERVISOR_STARTING, "info", "no supervisor", ""),
     (
