@@ -101,8 +101,10 @@ WRONG_KEY: Final = (
 )
 
 
-def refuse_incompatible_database() -> None:
+def refuse_incompatible_database(*, may_write: bool = True) -> None:
     """Raise CommandError with status 2 if the database has unknown migrations, or secrets of another secret key.
+
+    ``may_write``: whether a database of an earlier release gets the value that its key is checked with.
 
     With unknown migrations, its tables may differ from what this code expects: it was migrated by a newer version, or
     by code from before the first release. Raises django.db.Error if it cannot be reached.
@@ -110,7 +112,7 @@ def refuse_incompatible_database() -> None:
     loader = MigrationLoader(connection)
     unknown = sorted(loader.applied_migrations.keys() - loader.disk_migrations.keys())
     if not unknown:
-        _refuse_wrong_secret_key(loader)
+        _refuse_wrong_secret_key(loader, may_write=may_write)
         return
     if FIRST_RELEASE not in loader.applied_migrations:
         reason = (
@@ -125,9 +127,9 @@ def refuse_incompatible_database() -> None:
     raise CommandError(reason, returncode=EXIT_COULD_NOT_RUN)
 
 
-def _refuse_wrong_secret_key(loader: MigrationLoader) -> None:
+def _refuse_wrong_secret_key(loader: MigrationLoader, *, may_write: bool) -> None:
     """Refuse another key, as far as the migrations that are applied allow to say."""
-    if loader.disk_migrations.keys() <= loader.applied_migrations.keys():
+    if may_write and loader.disk_migrations.keys() <= loader.applied_migrations.keys():
         refuse_wrong_secret_key()
     elif KEY_CHECK_MIGRATION in loader.applied_migrations:
         from executors_app import secret_key  # noqa: PLC0415 - see refuse_wrong_secret_key
@@ -174,7 +176,8 @@ def check_database() -> None:
     if connection.vendor == "sqlite" and not _is_nonempty_file(Path(connection.settings_dict["NAME"])):
         raise CommandError("the database does not exist yet; run manage.py migrate", returncode=EXIT_COULD_NOT_RUN)
     try:
-        refuse_incompatible_database()
+        # A command may be one that only looks; the servers write.
+        refuse_incompatible_database(may_write=False)
         missing = count_unapplied_migrations()
     except (DatabaseError, OSError) as error:
         if str(error).strip():

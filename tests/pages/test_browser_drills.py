@@ -117,6 +117,7 @@ def test_drill_d_missing_worktree_is_shown_with_its_reason(place: Place, picture
     session = place.start("remember one", "Move the images")
     with place.visiting() as visit:
         page = visit.open(path_of(session))
+        expect(agent_says(page).last).to_contain_text("I will remember one")  # it is also your turn before that
         expect(pill(page, "Session")).to_have_text("Your turn")
         place.kill()
         session.kill_everything()
