@@ -171,13 +171,15 @@ def refuse_incompatible_database_to_server() -> None:
         connections.close_all()
 
 
-def check_database() -> None:
-    """Raise CommandError with status 2 if the database cannot be reached, or its migrations are not this code's."""
+def check_database(*, may_write: bool = True) -> None:
+    """Raise CommandError with status 2 if the database cannot be reached, or its migrations are not this code's.
+
+    ``may_write`` is that of `refuse_incompatible_database`.
+    """
     if connection.vendor == "sqlite" and not _is_nonempty_file(Path(connection.settings_dict["NAME"])):
         raise CommandError("the database does not exist yet; run manage.py migrate", returncode=EXIT_COULD_NOT_RUN)
     try:
-        # A command may be one that only looks; the servers write.
-        refuse_incompatible_database(may_write=False)
+        refuse_incompatible_database(may_write=may_write)
         missing = count_unapplied_migrations()
     except (DatabaseError, OSError) as error:
         if str(error).strip():

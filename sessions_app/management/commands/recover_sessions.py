@@ -151,7 +151,7 @@ class Command(VisibleCommand):
 
     def handle(self, *args: Any, **options: Any) -> None:
         """Sweep once. Exits with 0; with ``--strict`` also 1, 3, 4 or 5; with 2 if it could not run."""
-        check_database()
+        check_database(may_write=not options["dry_run"])
         self._check_sessions(options["session"])
         scope = SweepScope(
             trigger="command",
