@@ -68,9 +68,9 @@ async def test_last_lines_fit_into_the_reserve(small_disk: Path) -> None:
         (small_disk / "filler").write_bytes(b"x" * (1 << 20))
         await _write_until_it_fails(journal)
 
-        await asyncio.wait_for(
-            journal.wait_until_durable(journal.append(JournalKind.AGENT_EXITED, exit_code=0)), PATIENCE
-        )
+        last = journal.append(JournalKind.AGENT_EXITED, exit_code=0)
+        await asyncio.wait_for(journal.wait_until_durable(last), PATIENCE)
+        assert [line["seq"] for line in shown(journal) if line["kind"] == JournalKind.AGENT_EXITED] == [last]
 
 
 async def test_clean_end_gives_the_reserve_back(tmp_path: Path) -> None:
