@@ -25,6 +25,7 @@ KNOWN: Final = {
     "psycopg-binary": "LGPL-3.0-only: the same, built",
     "quickjs": "MIT, as its repository says; its metadata says nothing",
     "agent-client-protocol": "Apache-2.0, as its repository says; for tests alone",
+    "kubernetes-validate": "Apache-2.0, as its LICENSE says; for tests alone",
     "axe-playwright-python": "MIT, as its repository says; for tests alone",
 }
 """Packages whose licence a person has reviewed."""
