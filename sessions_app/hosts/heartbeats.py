@@ -21,12 +21,15 @@ from django.db.models.functions import Coalesce, Now
 from executors_app import __version__
 from executors_app.machine.process import identity
 from executors_app.machine.process.identity import ProcessIdentity
+from sessions_app.hosts.intervals import beat_every
 from sessions_app.hosts.models import Host, HostProcess, Role
-from sessions_app.hosts.rules.life_signs import BEAT_EVERY, SILENT_AFTER
+from sessions_app.hosts.rules.life_signs import RUNS_FOR
 
 log = logging.getLogger(__name__)
 
 MAX_NAME: Final = 100
+RETRY_AFTER: Final = 2.0
+"""Maximum seconds until a sign of life that failed is tried again, so that none is silent after a short outage."""
 END_WITHIN: Final = 5.0
 """Seconds that the end of a process may wait for its last report."""
 MEASURE_WITHIN: Final = 2.0
@@ -47,19 +50,25 @@ class Heartbeat:
         self._is_failing = self._has_reported = self._is_stopping = False
 
     def beat_if_due(self) -> None:
-        """Record a sign of life if the last try is ``BEAT_EVERY`` seconds old; a failure is logged once."""
+        """Record a sign of life if one is due; a failure is logged once, and tried again soon."""
         now = time.monotonic()
         if now < self._next_at:
             return
-        self._next_at = now + BEAT_EVERY
+        self._next_at = now + beat_every()
         try:
             self.beat()
         except (Error, OSError) as error:  # also one of a machine that has no descriptors left
             if not self._is_failing:
                 log.warning("no sign of life can be recorded: %s", error)
             self._is_failing = True
+            self._next_at = now + min(RETRY_AFTER, beat_every())
         else:
             self._is_failing = False
+
+    @property
+    def due_in(self) -> float:
+        """Seconds until the next sign of life is due."""
+        return max(0.0, self._next_at - time.monotonic())
 
     def announce_stop(self) -> None:
         """Have the next sign of life, which is due at once, say that this process ends when its work is done."""
@@ -80,12 +89,14 @@ class Heartbeat:
         if not HostProcess.objects.filter(id=self._id).update(**values):
             self._register(values)
         self._has_reported = True
+        # Only a process of the same place can prove that another one is gone: without it, that would be silent first.
+        end_gone_processes(identity.host_id())
 
     def end(self) -> None:
         """Record that this process ends as it should, if it has reported. Raises django.db.Error."""
         if not self._has_reported:
             return
-        HostProcess.objects.filter(id=self._id).update(ended_at=Now())
+        HostProcess.objects.filter(id=self._id).update(ended_at=Now(), stopping_at=Coalesce("stopping_at", Now()))
 
     def end_quietly(self) -> None:
         """Do the same; a failure is logged, and the process then counts as silent until its host reports again."""
@@ -109,7 +120,6 @@ class Heartbeat:
                 started_at=Now(),
                 **{**values, "stopping_at": Now() if self._is_stopping else None},
             )
-        end_gone_processes(place)
         if machine:
             end_processes_of_earlier_boots(host)
 
@@ -140,7 +150,7 @@ def _is_alive(row: HostProcess) -> bool:
 
 def describe_living() -> list[str]:
     """Return the processes that have reported lately and are not proven gone: role, host and pid of each."""
-    rows = HostProcess.objects.filter(ended_at=None, beat_at__gte=Now() - SILENT_AFTER).select_related("host")
+    rows = HostProcess.objects.filter(ended_at=None, beat_at__gte=Now() - RUNS_FOR).select_related("host")
     own_place = identity.host_id()
     living = [row for row in rows.order_by("host__name", "role") if row.place != own_place or _is_alive(row)]
     return [f"{row.get_role_display().lower()} on {row.host} (pid {row.process.get('pid', '?')})" for row in living]
@@ -217,7 +227,7 @@ def beat_in_thread(role: Role) -> Callable[[], None]:
         while not ended.is_set():
             close_old_connections()
             heartbeat.beat_if_due()
-            ended.wait(BEAT_EVERY)
+            ended.wait(heartbeat.due_in)
         heartbeat.end_quietly()
         connection.close()
 

@@ -7,8 +7,8 @@ from functools import partial
 
 from sessions_app.hosts import cordons, draining, losses, returns
 from sessions_app.hosts.heartbeats import Heartbeat
+from sessions_app.hosts.intervals import beat_every
 from sessions_app.hosts.models import Role
-from sessions_app.hosts.rules.life_signs import BEAT_EVERY
 from sessions_app.supervisor.change_counter import REST
 from sessions_app.supervisor.job import Job, Supervisor
 
@@ -27,7 +27,7 @@ class HeartbeatJob(Job):
         # Not in the database's thread: a file system that hangs would keep the supervisor from its leases.
         measured = await asyncio.to_thread(self._heartbeat.measure)
         await self.registry.database(self._heartbeat.beat, measured)
-        await asyncio.sleep(BEAT_EVERY)
+        await asyncio.sleep(beat_every())
 
     async def finish(self) -> None:
         """Record the end."""

@@ -31,9 +31,9 @@ from executors_app.wire.executions import ExecutorStatus
 from sessions_app.accounts.audit import record_change
 from sessions_app.hosts import heartbeats
 from sessions_app.hosts.cordons import find_hosts
+from sessions_app.hosts.intervals import silent_after
 from sessions_app.hosts.models import Host, HostMaintenance, HostProcess
 from sessions_app.hosts.remaining import places_of
-from sessions_app.hosts.rules.life_signs import SILENT_AFTER
 from sessions_app.hosts.supervision import bound_runtimes
 from sessions_app.kernel import wakeups
 from sessions_app.kernel.rules.states import SESSION, TERMINAL_STATES, DesiredState
@@ -90,7 +90,7 @@ def declare_lost(name: str, by: User | None) -> None:
         if not silent:
             raise HostReporting(
                 f"{name} reports that it is there, so it is not lost. Drain it instead, or stop Kandev there, wait "
-                f"{SILENT_AFTER.total_seconds():.0f} seconds, and declare it lost then.",
+                f"{silent_after().total_seconds():.0f} seconds, and declare it lost then.",
                 host=name,
             )
         for host in silent:
@@ -107,7 +107,7 @@ def _reports(host: Host) -> bool:
     places = places_of([host])
     # By place, too: a machine that was renamed reports under its new name.
     own = Q(host=host) | Q(place__in=places)
-    beating = HostProcess.objects.filter(own, ended_at=None, beat_at__gte=Now() - SILENT_AFTER)
+    beating = HostProcess.objects.filter(own, ended_at=None, beat_at__gte=Now() - silent_after())
     return beating.exists() or Supervisor.objects.alive().filter(host_id__in=places).exists()
 
 

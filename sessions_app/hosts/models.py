@@ -49,7 +49,7 @@ class HostProcess(models.Model):
     started_at = models.DateTimeField()
     beat_at = models.DateTimeField(db_index=True)
     stopping_at = models.DateTimeField(null=True, blank=True)
-    """When it was told to end, and began to finish what it is doing."""
+    """When it was told to end, and began to finish what it is doing; None for one that was killed."""
     ended_at = models.DateTimeField(null=True, blank=True)
     free_bytes = models.BigIntegerField(null=True, blank=True)
     """What the disk of the data directory has left."""

@@ -12,8 +12,9 @@ from django.db.models import Count, F, Min, Q
 from django.db.models.functions import Now
 
 from executors_app.models import ExecutorRunning
+from sessions_app.hosts.intervals import silent_after
 from sessions_app.hosts.models import Host, HostMaintenance, HostProcess, Role
-from sessions_app.hosts.rules.life_signs import LABELS, SILENT_AFTER, TONES, Life, judge_life
+from sessions_app.hosts.rules.life_signs import LABELS, TONES, Life, judge_life
 from sessions_app.hosts.supervision import (
     Supervision,
     bound_executions,
@@ -29,8 +30,6 @@ MAX_PROCESSES: Final = 1000
 MAX_SIZES: Final = 500
 MAX_STOPPED: Final = 10
 """Processes of a host that have stopped and are listed, the newest ones: each restart leaves one."""
-_UP: Final = Q(ended_at=None, beat_at__gte=Now() - SILENT_AFTER)
-"""What `judge_life` calls up, as a condition."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +131,11 @@ def _report(
     unattended: Collection[str],
     requests: Mapping[str, datetime],
 ) -> HostReport:
-    reports = [ProcessReport(row, judge_life(row.beat_at, row.ended_at, row.now, row.stopping_at)) for row in rows]
+    limit = silent_after()
+    reports = [
+        ProcessReport(row, judge_life(row.beat_at, row.ended_at, row.now, row.stopping_at, silent_after=limit))
+        for row in rows
+    ]
     places = {one.row.place for one in reports}
     older = [one for one in reports if one.life is Life.STOPPED][MAX_STOPPED:]
     processes = [one for one in reports if one not in older]
@@ -182,14 +185,14 @@ def roles_down() -> list[str]:
 def is_worker_down() -> bool:
     """Whether workers have reported, and none does any more: schedules, mail and webhooks then stand still."""
     workers = HostProcess.objects.filter(role=Role.WORKER)
-    return not workers.filter(_UP).exists() and workers.exists()
+    return not workers.filter(_is_up()).exists() and workers.exists()
 
 
 def count_processes() -> dict[tuple[str, str], int]:
     """Return how many processes of each role are up, and how many are silent; zeros too."""
     counts = {(role.value, life.value): 0 for role in Role for life in (Life.UP, Life.SILENT)}
     rows = HostProcess.objects.filter(ended_at=None).order_by().values_list("role")
-    for role, up, in_all in rows.annotate(up=Count("id", filter=_UP), in_all=Count("id")):
+    for role, up, in_all in rows.annotate(up=Count("id", filter=_is_up()), in_all=Count("id")):
         counts[role, Life.UP.value] = up
         counts[role, Life.SILENT.value] = in_all - up
     return counts
@@ -197,13 +200,18 @@ def count_processes() -> dict[tuple[str, str], int]:
 
 def free_bytes_by_host() -> dict[str, int]:
     """Return what the disk of each host's data directory has left, as its processes that are up last reported it."""
-    rows = HostProcess.objects.filter(_UP, free_bytes__isnull=False).order_by().values_list("host__name")
+    rows = HostProcess.objects.filter(_is_up(), free_bytes__isnull=False).order_by().values_list("host__name")
     return dict(rows.annotate(free=Min("free_bytes")))
 
 
 def count_unattended() -> int:
     """Return how many hosts have agents that only a supervisor there reaches, and none that is alive."""
     return len(unattended_hosts(bound_executions()))
+
+
+def _is_up() -> Q:
+    """Return the condition for what `judge_life` calls up."""
+    return Q(ended_at=None, beat_at__gte=Now() - silent_after())
 
 
 def _workers_down() -> list[str]:

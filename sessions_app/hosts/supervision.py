@@ -95,7 +95,9 @@ def _hosts_of(places: Iterable[str]) -> list[_KnownHost]:
     """
     reported = HostProcess.objects.filter(place__in=places)
     named, machines = reported.values("host"), reported.exclude(host__machine="").values("host__machine")
-    just_ended = Q(role=Role.SUPERVISOR, ended_at__gte=Now() - timedelta(seconds=settings.KANDEV_LEASE_TTL))
+    since = Now() - timedelta(seconds=settings.KANDEV_LEASE_TTL)
+    # Not one that was killed, and whose end its host has found: nobody is restarting that.
+    just_ended = Q(role=Role.SUPERVISOR, ended_at__gte=since, stopping_at__isnull=False)
     asked = HostProcess.objects.filter(Q(host__in=named) | Q(host__machine__in=machines)).order_by()
     rows = asked.values_list("host", "host__name", "host__machine", "host__first_seen_at", "place")
     hosts: dict[int, _KnownHost] = {}

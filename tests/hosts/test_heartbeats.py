@@ -12,7 +12,7 @@ from django.core.management import CommandError, call_command
 from django.db import OperationalError
 
 from executors_app.machine.process import identity
-from sessions_app.hosts import heartbeats
+from sessions_app.hosts import heartbeats, intervals
 from sessions_app.hosts.heartbeats import Heartbeat, describe_living
 from sessions_app.hosts.models import Host, HostProcess, Role
 from tests.hosts.processes import reported
@@ -47,7 +47,9 @@ def test_end_is_recorded_only_by_a_process_that_has_reported() -> None:
     assert not HostProcess.objects.exists()
     heartbeat.beat()
     heartbeat.end()
-    assert HostProcess.objects.get().ended_at is not None
+    process = HostProcess.objects.get()
+    assert process.ended_at is not None
+    assert process.stopping_at is not None
 
 
 def test_row_that_is_missing_is_made_again() -> None:
@@ -58,7 +60,9 @@ def test_row_that_is_missing_is_made_again() -> None:
     assert HostProcess.objects.count() == 1
 
 
-def test_start_ends_the_rows_of_processes_that_are_proven_gone() -> None:
+def test_sign_of_life_ends_the_rows_of_processes_that_are_proven_gone() -> None:
+    heartbeat = Heartbeat(Role.WORKER)
+    heartbeat.beat()
     place = identity.host_id()
     process = subprocess.Popen(["sleep", "3600"])
     found = identity.identify(process.pid)
@@ -69,8 +73,9 @@ def test_start_ends_the_rows_of_processes_that_are_proven_gone() -> None:
     process.kill()
     process.wait()
 
-    Heartbeat(Role.WORKER).beat()
+    heartbeat.beat()
 
+    assert HostProcess.objects.get(id=killed.id).stopping_at is None, "it was not told to end"
     ended = set(HostProcess.objects.exclude(ended_at=None).values_list("id", flat=True))
     assert ended == {killed.id}
     assert {elsewhere.id, alive.id} <= set(HostProcess.objects.filter(ended_at=None).values_list("id", flat=True))
@@ -82,6 +87,7 @@ def test_report_is_due_again_only_after_a_while(monkeypatch: pytest.MonkeyPatch)
     heartbeat.beat_if_due()
     heartbeat.beat_if_due()
     assert beats == [1]
+    assert 1 < heartbeat.due_in <= intervals.beat_every()
 
 
 @pytest.mark.parametrize("error", [OperationalError("gone"), OSError(errno.EMFILE, "gone")])
@@ -96,6 +102,7 @@ def test_report_that_fails_stops_no_process(
 
     monkeypatch.setattr("sessions_app.hosts.heartbeats.measure", fail)
     heartbeat.beat_if_due()
+    assert heartbeat.due_in <= heartbeats.RETRY_AFTER, "it is tried again soon"
     heartbeat._next_at = 0.0
     heartbeat.beat_if_due()
     assert [record.getMessage() for record in caplog.records] == [f"no sign of life can be recorded: {error}"]

@@ -125,8 +125,8 @@ def test_oldest_request_to_sessions_of_a_host_is_that_which_is_open(world: World
 
 
 def test_figures_of_a_host_are_those_of_processes_that_are_up() -> None:
-    reported("web", 10, open_files=3)
-    fullest = reported("web", 20, open_files=9)
+    reported("web", 1, open_files=3)
+    fullest = reported("web", 2, open_files=9)
     reported("worker", LONG, open_files=99)
     (report,) = services.list_hosts()
     assert report.fullest_processes() == {"web": fullest}

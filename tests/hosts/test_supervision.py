@@ -65,11 +65,16 @@ def supervisor_of_a_later_boot_is_alive() -> None:
 
 
 def supervisor_has_just_ended() -> None:
+    reported("supervisor", 5, ended_at=timezone.now(), stopping_at=timezone.now())
+
+
+def supervisor_was_killed_and_its_host_has_found_it() -> None:
     reported("supervisor", 5, ended_at=timezone.now())
 
 
 def supervisor_ended_long_ago() -> None:
-    reported("supervisor", LONG, ended_at=timezone.now() - timedelta(seconds=LONG))
+    at = timezone.now() - timedelta(seconds=LONG)
+    reported("supervisor", LONG, ended_at=at, stopping_at=at)
 
 
 def web_has_just_ended() -> None:
@@ -99,6 +104,7 @@ SITUATIONS: list[tuple[Callable[[], None], str]] = [
     (supervisor_is_alive, ""),
     (supervisor_of_a_later_boot_is_alive, ""),
     (supervisor_has_just_ended, ""),
+    (supervisor_was_killed_and_its_host_has_found_it, "build-1"),
     (supervisor_ended_long_ago, "build-1"),
     (web_has_just_ended, "build-1"),
     (machine_was_renamed, ""),

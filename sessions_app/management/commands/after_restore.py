@@ -9,7 +9,7 @@ from django.core.management.base import CommandError
 from django.db import DatabaseError, connection
 
 from sessions_app.hosts.heartbeats import describe_living
-from sessions_app.hosts.rules.life_signs import SILENT_AFTER
+from sessions_app.hosts.rules.life_signs import RUNS_FOR
 from sessions_app.kernel.rules.wording import plural
 from sessions_app.management.output import VisibleCommand
 from sessions_app.management.startup import EXIT_COULD_NOT_RUN, refuse_wrong_secret_key, report_database_errors
@@ -72,6 +72,6 @@ def _refuse_living_processes() -> None:
     if living:
         raise CommandError(
             f"Kandev still runs: {', '.join(living)}. Stop it everywhere; a process that was killed on another host "
-            f"counts as running for {SILENT_AFTER.total_seconds():.0f} s",
+            f"counts as running for {RUNS_FOR.total_seconds():.0f} s",
             returncode=EXIT_COULD_NOT_RUN,
         )
