@@ -151,9 +151,8 @@ def _sqlite(path: Path, data_dir: Path, lease_ttl: float) -> dict[str, Any]:
 
 def _postgres(parts: SplitResult, lease_ttl: float) -> dict[str, Any]:
     wait_ms = int(lease_ttl * 1000 * 0.4)
-    session = f"-c synchronous_commit=on -c idle_in_transaction_session_timeout={wait_ms} -c lock_timeout={wait_ms}"
     options = _tcp_timeout_options(wait_ms) | dict(parse_qsl(parts.query))
-    options["options"] = session
+    options["options"] = " ".join(f"-c {name}={value}" for name, value in _session_settings(wait_ms).items())
     return {
         "ENGINE": "django.db.backends.postgresql",
         "NAME": unquote(parts.path.strip("/")),
@@ -162,6 +161,24 @@ def _postgres(parts: SplitResult, lease_ttl: float) -> dict[str, Any]:
         "HOST": unquote(parts.hostname or ""),
         "PORT": parts.port or "",
         "OPTIONS": options,
+    }
+
+
+def _session_settings(wait_ms: int) -> dict[str, str | int]:
+    """Return the settings of each session on the server.
+
+    Its TCP settings are for the loss of a host, which closes no connection: until the server notices, after hours by
+    default, the session of a lost host keeps its locks, such as the one that elects the exporter.
+    """
+    tcp = _tcp_timeout_options(wait_ms)
+    return {
+        "synchronous_commit": "on",
+        "idle_in_transaction_session_timeout": wait_ms,
+        "lock_timeout": wait_ms,
+        "tcp_user_timeout": tcp["tcp_user_timeout"],
+        "tcp_keepalives_idle": tcp["keepalives_idle"],
+        "tcp_keepalives_interval": tcp["keepalives_interval"],
+        "tcp_keepalives_count": tcp["keepalives_count"],
     }
 
 

@@ -142,6 +142,18 @@ def test_lock_timeout_is_shorter_than_a_lease(tmp_path: Path) -> None:
     assert "-c lock_timeout=4000" in session["OPTIONS"]["options"]
 
 
+def test_server_ends_the_sessions_of_a_lost_host_within_a_lease(tmp_path: Path) -> None:
+    session = database_settings("postgres://kandev@db.example/kandev", tmp_path, lease_ttl=10)
+    words = session["OPTIONS"]["options"].split(" -c ")
+    told = {name: int(value) for name, _, value in (word.partition("=") for word in words) if name.startswith("tcp_")}
+    assert told == {
+        "tcp_user_timeout": 4000,
+        "tcp_keepalives_idle": 4,
+        "tcp_keepalives_interval": 1,
+        "tcp_keepalives_count": 3,
+    }
+
+
 @pytest.mark.parametrize("url", ["mysql://host/name", "kandev", "postgres://host", "sqlite://"])
 def test_unsupported_database_url_is_refused(url: str, tmp_path: Path) -> None:
     with pytest.raises(ImproperlyConfigured, match="KANDEV_DATABASE_URL must look like"):
