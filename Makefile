@@ -12,7 +12,7 @@ BIN := .venv/bin
 both_databases = failed=0; scripts/run_tests -n $(SHARES) $(1) || failed=1; \
 	scripts/run_tests -n $(SHARES) $(1) --database=postgresql || failed=1; exit $$failed
 
-.PHONY: help setup setup-dev agents peers agent-matrix agent-drills run test test-all check audit sbom bench chaos soak mutations demo image migrations docs format lock
+.PHONY: help setup setup-dev agents peers agent-matrix agent-drills run test test-all check audit sbom bench chaos soak mutations demo image test-cluster migrations docs format lock
 
 help: ## list these commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -77,6 +77,9 @@ AGENTCTL_IMAGE = $(or $(IMAGE),kandev-agentctl)
 image: ## build the container image for sessions on Docker and print its digest; BASE and IMAGE are optional
 	@docker build --file deploy/Dockerfile.agentctl $(if $(BASE),--build-arg BASE=$(BASE)) --tag $(AGENTCTL_IMAGE) .
 	@docker image inspect --format '$(AGENTCTL_IMAGE) {{index .Config.Labels "org.opencontainers.image.version"}} {{.Id}}' $(AGENTCTL_IMAGE)
+
+test-cluster: setup-dev ## start a Kubernetes of two nodes for tests, built once from Debian's source; ARGS=down ends it, ARGS=status describes it
+	@$(BIN)/python -m tests.kubernetes $(or $(ARGS),up)
 
 migrations: setup-dev ## create missing migrations
 	@$(BIN)/python manage.py makemigrations

@@ -1,6 +1,6 @@
 """Services that a machine may lack: a test that needs one is skipped with the reason.
 
-``KANDEV_REQUIRE_SERVICES=1`` (CI) makes a missing service a failure.
+``KANDEV_REQUIRE_SERVICES=1`` (CI) makes a missing service a failure, except those of `NEVER_REQUIRED`.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def require(name: str) -> None:
     lacking = missing(name)
     if not lacking:
         return
-    if os.environ.get(REQUIRE_SERVICES) == "1":
+    if os.environ.get(REQUIRE_SERVICES) == "1" and name not in NEVER_REQUIRED:
         pytest.fail(f"{name} is required here: {lacking}", pytrace=False)
     pytest.skip(lacking)
 
@@ -78,6 +78,12 @@ def _docker() -> str:
     return engine.missing()
 
 
+def _kubernetes() -> str:
+    from tests.kubernetes import cluster  # noqa: PLC0415 - not needed by others
+
+    return cluster.missing()
+
+
 def _program(*names: str) -> Callable[[], str]:
     def look() -> str:
         return "" if any(map(shutil.which, names)) else f"{names[0]} is not installed"
@@ -95,6 +101,8 @@ def _git_over_ssh() -> str:
     return f"{', '.join(lacking)} is not installed" if lacking else ""
 
 
+NEVER_REQUIRED: Final = frozenset({"kubernetes"})
+"""What takes so long to build that no run of the tests does."""
 SERVICES: Final[Mapping[str, Callable[[], str]]] = {
     "chromium": _chromium,
     "codex-acp": _agent(NODE, CODEX_ACP, CODEX),
@@ -108,6 +116,7 @@ SERVICES: Final[Mapping[str, Callable[[], str]]] = {
     "deepagents": _agent(PYTHON_OF_AGENTS),
     "peers": lambda: "" if PYTHON_OF_PEERS.exists() else "DBOS and JupyterHub are not installed (make peers)",
     "docker": _docker,
+    "kubernetes": _kubernetes,
     "postgres": lambda: "" if postgresql.binaries() else "no PostgreSQL server is installed",
     "redis": _program("redis-server"),
     "caddy": _program("caddy"),

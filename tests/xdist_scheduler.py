@@ -1,7 +1,7 @@
 """A pytest plugin for ``pytest -n``: distribute the tests among processes by file, the longest first.
 
 The tests of a file run in one process, in their order, so module fixtures are created once. Starting a Docker engine
-and building its image takes half a minute, so all tests of one engine also run in one process.
+and building its image takes half a minute, so all tests of one engine, and those of the cluster, run in one process.
 
 How long each unit takes is remembered in pytest's cache, so that no process is left with a long one at the end.
 What is not remembered is estimated by its area.
@@ -26,8 +26,10 @@ SLOW_SECONDS: Final = 60.0
 WITHOUT_ENGINE: Final = "tests/hostile_agent/test_sprite"
 """Prefix of the hostile agent's tests that use no Docker engine."""
 
-ENGINES: Final = ("the engine", "the remote engine")
-"""The units of work that consist of all tests of a Docker engine."""
+CLUSTER_TESTS: Final = "tests/kubernetes/test_cluster"
+"""Prefix of the tests that use the Kubernetes cluster."""
+ENGINES: Final = ("the engine", "the remote engine", "the cluster")
+"""The units of work that consist of all tests of a Docker engine, or of the Kubernetes cluster."""
 Durations = dict[str, tuple[float, int]]
 """Seconds and number of tests by unit."""
 
@@ -46,7 +48,9 @@ def longest(units: Iterable[str], durations: Mapping[str, tuple[float, int]]) ->
 
 
 def engine_of(nodeid: str) -> str:
-    """Return the name of the Docker engine that a test uses; an empty string if it uses none."""
+    """Return the name of the Docker engine or cluster that a test uses; an empty string if it uses none."""
+    if nodeid.startswith(CLUSTER_TESTS):
+        return ENGINES[2]
     if nodeid.startswith("tests/docker/"):
         is_remote = nodeid.startswith("tests/docker/test_remote_engine_")
     elif nodeid.startswith("tests/hostile_agent/") and not nodeid.startswith(WITHOUT_ENGINE):

@@ -1,4 +1,4 @@
-"""A certificate authority for tests, and certificates for a Docker engine and its client."""
+"""A certificate authority for tests, and certificates for servers and their clients."""
 
 from __future__ import annotations
 
@@ -49,16 +49,20 @@ class Authority:
         made = made.add_extension(self._issuer_id, critical=False)
         self.certificate = self._write("ca.pem", made.sign(self._key, hashes.SHA256()))
 
-    def issue(self, name: str, usage: x509.ObjectIdentifier, address: str = "") -> Pair:
-        """Return a certificate for ``name`` that is valid for ``address``, an IP address or a host name."""
+    def issue(self, name: str, usage: x509.ObjectIdentifier, *addresses: str, organization: str = "") -> Pair:
+        """Return a certificate for ``name`` that is valid for ``addresses``: IP addresses or host names."""
         key = ec.generate_private_key(ec.SECP256R1())
-        subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
+        names = [x509.NameAttribute(NameOID.COMMON_NAME, name)]
+        if organization:
+            names.append(x509.NameAttribute(NameOID.ORGANIZATION_NAME, organization))
+        subject = x509.Name(names)
         made = self._builder(subject, key.public_key())
         made = made.add_extension(x509.ExtendedKeyUsage([usage]), critical=False)
         issuer = x509.AuthorityKeyIdentifier.from_issuer_subject_key_identifier(self._issuer_id)
         made = made.add_extension(issuer, critical=False)
-        if address:
-            made = made.add_extension(x509.SubjectAlternativeName([_general_name(address)]), critical=False)
+        if addresses:
+            alternatives = x509.SubjectAlternativeName(map(_general_name, addresses))
+            made = made.add_extension(alternatives, critical=False)
         path = self._directory / f"{name}-key.pem"
         form = serialization.PrivateFormat.PKCS8
         path.write_bytes(key.private_bytes(serialization.Encoding.PEM, form, serialization.NoEncryption()))

@@ -18,7 +18,7 @@ import tempfile
 import time
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 import docker
 
@@ -208,7 +208,15 @@ def _end_with_us() -> None:
     _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
 
 
-def build_image(engine: Engine) -> str:
+class HasClient(Protocol):
+    """Whatever has a Docker engine, as `Engine`."""
+
+    def client(self, timeout: float = 60) -> Any:
+        """Return a client of the engine, which the caller closes."""
+        ...
+
+
+def build_image(engine: HasClient) -> str:
     """Build deploy/Dockerfile.agentctl on a base of this machine's own files; return the image's name."""
     client = engine.client(timeout=300)
     try:

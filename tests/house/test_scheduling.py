@@ -30,6 +30,7 @@ def test_known_durations_come_before_estimates() -> None:
         ("tests/docker/test_containers.py::test_x", ENGINES[0]),
         ("tests/docker/test_remote_engine_config.py::test_x", ENGINES[1]),
         ("tests/hostile_agent/test_files.py::test_x[remote_docker]", ENGINES[1]),
+        ("tests/kubernetes/test_cluster.py::test_x", ENGINES[2]),
         ("tests/hostile_agent/test_sprites.py::test_x", "tests/hostile_agent/test_sprites.py"),
     ],
 )
