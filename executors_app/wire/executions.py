@@ -10,6 +10,8 @@ from typing import Any, Final
 
 LOCAL: Final = "local_standalone"
 """The runtime that runs agentctl on the control plane's own machine."""
+NODE: Final = "node"
+"""Key of an execution's ``state``: the node of a cluster on which its runtime has seen it."""
 
 
 class ExecutorStatus(StrEnum):

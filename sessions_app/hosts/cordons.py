@@ -17,6 +17,7 @@ from executors_app.models import ExecutorRunning
 from executors_app.wire.executions import ExecutorStatus
 from sessions_app.accounts.audit import record_change
 from sessions_app.hosts import heartbeats
+from sessions_app.hosts.cluster_nodes import WHY_FORCE, drain_command, list_cluster_nodes
 from sessions_app.hosts.models import Host, HostMaintenance, HostProcess
 from sessions_app.hosts.rules.maintenance import Orders, takes_start
 from sessions_app.kernel import wakeups
@@ -25,11 +26,13 @@ from sessions_app.kernel.services.errors import NotFound
 
 
 def find_hosts(name: str) -> list[Host]:
-    """Return the hosts with this name; raises NotFound if there is none."""
+    """Return the hosts with this name; raises NotFound if there is none, also for the node of a cluster."""
     found = list(Host.objects.filter(name=name).order_by("id"))
-    if not found:
-        raise NotFound(f"No host is called “{name}”. “manage.py hosts” lists the names.")
-    return found
+    if found:
+        return found
+    if list_cluster_nodes(name):
+        raise NotFound(f"{name} is a node of a cluster. {WHY_FORCE} Use “{drain_command(name)}”.")
+    raise NotFound(f"No host is called “{name}”. “manage.py hosts” lists the names.")
 
 
 def cordon(name: str, by: User | None) -> None:

@@ -15,5 +15,6 @@ urlpatterns = [
 
 api_urlpatterns = [
     path("hosts/", api.HostListView.as_view()),
+    path("hosts/nodes/", api.ClusterNodeListView.as_view()),
     path("hosts/<int:host_id>/<str:action>/", api.HostActionView.as_view()),
 ]

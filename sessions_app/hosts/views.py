@@ -15,6 +15,7 @@ from django.views.decorators.http import require_GET, require_POST, require_safe
 from sessions_app.accounts.requests import UserHttpRequest
 from sessions_app.hosts import schedules, services
 from sessions_app.hosts.actions import ACTIONS
+from sessions_app.hosts.cluster_nodes import WHY_FORCE, list_cluster_nodes
 from sessions_app.hosts.models import Host
 from sessions_app.hosts.remaining import Remaining, remaining_on
 from sessions_app.hosts.services import HostReport
@@ -58,6 +59,8 @@ def _context(request: UserHttpRequest) -> dict[str, Any]:
         "hosts": cards,
         "down": services.describe_down(),
         "late_since": schedules.late_since(),
+        "nodes": list_cluster_nodes(),
+        "why_force": WHY_FORCE,
         "sizes": services.list_data_sizes(),
     }
 

@@ -206,6 +206,7 @@ API: Final[Mapping[str, Methods]] = {
     },
     "api/v1/agent-profiles/": {"get": known(), "post": staff_writes(201, name="x", agent_type="demo")},
     "api/v1/hosts/": {"get": Row((401, 403, 403, 403, 200))},
+    "api/v1/hosts/nodes/": {"get": Row((401, 403, 403, 403, 200))},
     "api/v1/hosts/<int:host_id>/<str:action>/": {"post": staff_writes(404).at(host_id="999", action="cordon")},
     "api/v1/agent-profiles/<uuid:profile_id>/": {
         "get": Row((401, 404, 200, 200, 200)),

@@ -37,6 +37,17 @@ class HostSerializer(serializers.Serializer[Any]):
     processes = HostProcessSerializer(many=True)
 
 
+class ClusterNodeSerializer(serializers.Serializer[Any]):
+    """A node of a cluster on which sessions run."""
+
+    name = serializers.CharField()
+    executor = serializers.CharField(help_text="Its name; empty if the executor was deleted.")
+    sessions = serializers.IntegerField(help_text="How many agents run there.")
+    drain_command = serializers.CharField(
+        help_text="The command by which its cluster drains it; empty for a name that no node can have."
+    )
+
+
 class RemainingSessionSerializer(serializers.Serializer[Any]):
     """A session that still runs on a host."""
 

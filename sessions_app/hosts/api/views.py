@@ -11,7 +11,8 @@ from sessions_app.api.base_views import ApiView, StaffPermission
 from sessions_app.api.serializers.common import document_responses
 from sessions_app.hosts import services
 from sessions_app.hosts.actions import ACTIONS
-from sessions_app.hosts.api.serializers import HostAnswerSerializer, HostSerializer
+from sessions_app.hosts.api.serializers import ClusterNodeSerializer, HostAnswerSerializer, HostSerializer
+from sessions_app.hosts.cluster_nodes import list_cluster_nodes
 from sessions_app.hosts.models import Host
 from sessions_app.hosts.remaining import remaining_on
 
@@ -25,6 +26,17 @@ class HostListView(ApiView):
     def get(self, request: UserRequest) -> Response:
         """List the hosts, those that reported last first. Staff only."""
         return self.list(HostSerializer, services.list_hosts())
+
+
+class ClusterNodeListView(ApiView):
+    """The nodes of clusters on which sessions run."""
+
+    permission_classes = [StaffPermission]
+
+    @document_responses({200: ClusterNodeSerializer(many=True)}, 403)
+    def get(self, request: UserRequest) -> Response:
+        """List the nodes of clusters on which sessions run, as their Pods name them. Staff only."""
+        return self.list(ClusterNodeSerializer, list_cluster_nodes())
 
 
 class HostActionView(ApiView):

@@ -13,6 +13,7 @@ from django.contrib.humanize.templatetags.humanize import naturaltime
 from django.core.management.base import CommandError, CommandParser
 
 from sessions_app.hosts import cordons, losses, schedules, services
+from sessions_app.hosts.cluster_nodes import ClusterNode, list_cluster_nodes
 from sessions_app.hosts.remaining import MAX_NAMED, Remaining, remaining_on
 from sessions_app.hosts.services import HostReport, ProcessReport
 from sessions_app.kernel.rules.wording import plural
@@ -67,14 +68,22 @@ class Command(VisibleCommand):
 
     def list_all(self, options: Mapping[str, Any]) -> None:
         """List the hosts and what is down."""
-        reports, down = services.list_hosts(), services.describe_down()
+        reports, nodes, down = services.list_hosts(), list_cluster_nodes(), services.describe_down()
         lag = round(schedules.schedule_lag().total_seconds(), 1)
         if options["json"]:
-            document = {"hosts": [_document(report) for report in reports], "down": down, "schedule_lag_seconds": lag}
+            document = {
+                "hosts": [_document(report) for report in reports],
+                "nodes": [_node_document(node) for node in nodes],
+                "down": down,
+                "schedule_lag_seconds": lag,
+            }
             self.stdout.write(json.dumps(document, indent=2))
             return
         for report in reports:
             self._show(report)
+        for node in nodes:
+            agents = plural(node.sessions, "1 agent", "{} agents")
+            self.stdout.write("  ".join(filter(None, (node.name, agents, "NODE OF A CLUSTER", node.executor))))
         for one in down:
             self.stdout.write(f"down: {one}")
         self.stdout.write(plural(len(reports), "1 host", "{} hosts"))
@@ -218,6 +227,15 @@ def _remaining_document(name: str, remaining: Remaining) -> dict[str, Any]:
         "attended": remaining.is_attended,
         "running": remaining.count,
         "sessions": sessions,
+    }
+
+
+def _node_document(node: ClusterNode) -> dict[str, Any]:
+    return {
+        "name": node.name,
+        "executor": node.executor,
+        "sessions": node.sessions,
+        "drain_command": node.drain_command,
     }
 
 

@@ -55,6 +55,7 @@ EVERYTHING: Final[Mapping[str, Any]] = {
     "priorityClassName": "important",
     "sessions": {
         "image": "registry.example/kandev-agentctl:1",
+        "readNodes": True,
         "networkPolicy": {
             "egress": [{"to": [{"ipBlock": {"cidr": "10.1.2.3/32"}}], "ports": [{"protocol": "TCP", "port": 443}]}]
         },

@@ -74,7 +74,8 @@ def test_optional_parts_are_left_out_until_they_are_wanted() -> None:
     assert render(MINIMAL).kinds() == always
     more = {"Job", "PersistentVolumeClaim", "Role", "RoleBinding", "Namespace", "NetworkPolicy"}
     assert render(SETS["defaults"]).kinds() == always | more
-    assert render(EVERYTHING).kinds() == always | more | {"Ingress", "PodDisruptionBudget", "ServiceMonitor"}
+    wanted = {"Ingress", "PodDisruptionBudget", "ServiceMonitor", "ClusterRole", "ClusterRoleBinding"}
+    assert render(EVERYTHING).kinds() == always | more | wanted
 
 
 class TestRights:
@@ -130,6 +131,10 @@ class TestRights:
         assert role["metadata"]["namespace"] == binding["metadata"]["namespace"] == "kandev-sessions"
         assert binding["subjects"] == [{"kind": "ServiceAccount", "name": "kandev", "namespace": NAMESPACE}]
         assert not [verb for rule in role["rules"] for verb in (*rule["verbs"], *rule["resources"]) if verb == "*"]
+
+    def test_nodes_are_the_only_thing_that_may_be_read_in_the_whole_cluster(self) -> None:
+        role = render(EVERYTHING).named("ClusterRole", "agents-kandev-system-nodes")
+        assert role["rules"] == [{"apiGroups": [""], "resources": ["nodes"], "verbs": ["get"]}]
 
     def test_sessions_are_never_in_the_namespace_of_the_release(self) -> None:
         with pytest.raises(Refused, match="reads Secrets there"):
