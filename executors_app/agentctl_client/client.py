@@ -19,8 +19,8 @@ import aiohttp
 import orjson
 from aiohttp.connector import NEEDS_CLEANUP_CLOSED
 
-from executors_app.agentctl_client.sprite_tunnel import TunnelConnector, tunnel_host_header
 from executors_app.agentctl_client.streams import EventStream, ShellStream
+from executors_app.agentctl_client.tunnels import TunnelConnector, tunnel_host_header
 from executors_app.machine.agentctl_answers import (
     MAX_ANSWER,
     answer_too_large,
@@ -222,6 +222,23 @@ class HttpClient:
                     return await _read_json_and_body(response, into, limit)
         except (aiohttp.ClientError, OSError, ValueError) as error:
             raise _unreachable_error(error) from error
+
+    async def upload(
+        self, path: str, content: IO[bytes], headers: Mapping[str, str], *, timeout: float
+    ) -> dict[str, Any]:
+        """Send a file of any size; return the JSON object of a successful answer."""
+        headers = self._headers | {"Content-Type": "application/octet-stream"} | dict(headers)
+        try:
+            async with asyncio.timeout(timeout), self._pool() as http:
+                call = http.put(self._url + path, data=content, headers=headers, allow_redirects=False, ssl=self._trust)
+                async with call as response:
+                    body = await _read_capped(response)
+                    status = response.status
+        except (aiohttp.ClientError, OSError, ValueError) as error:
+            raise _unreachable_error(error) from error
+        if not 200 <= status < 300:
+            raise error_for_status(status, body)
+        return read_json(200, body)
 
     def _pool(self) -> Any:
         if self._http is None:

@@ -9,6 +9,7 @@ from executors_app.wire.executions import LOCAL
 
 RUNTIME_NAMES: Final[Mapping[str, str]] = {
     LOCAL: "On this machine",
+    "kubernetes": "In a Kubernetes cluster",
     "local_docker": "In containers on this machine",
     "remote": "On another machine",
     "remote_docker": "In containers on another machine",

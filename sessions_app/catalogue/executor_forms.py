@@ -29,7 +29,7 @@ class Setting:
     label: str
     help: str
     kind: str = "text"
-    """``text``, ``whole``, ``number`` or ``pairs``."""
+    """``text``, ``whole``, ``number``, ``pairs`` or ``object`` (JSON)."""
     required: bool = False
 
 
@@ -83,6 +83,43 @@ SETTINGS: Final[Mapping[str, Sequence[Setting]]] = {
             "pairs",
         ),
     ),
+    "kubernetes": (
+        Setting(
+            "kubeconfig",
+            "Kubeconfig",
+            "Path of a file on this machine that only Kandev’s user can read. Empty: the cluster that Kandev runs in.",
+        ),
+        Setting("context", "Context", "Of the kubeconfig. Empty: its current one."),
+        Setting("namespace", "Namespace", "Of its own, because Kandev can list the Secrets in it. Empty: kandev."),
+        Setting(
+            "image", "Image", "As the nodes pull it. Empty: the image of this installation (KANDEV_AGENTCTL_IMAGE)."
+        ),
+        Setting("image_pull_policy", "When to pull", "Always, IfNotPresent or Never. Empty: as the cluster decides."),
+        Setting("pull_secrets", "Pull secrets", "Names of Secrets for the image’s registry, separated by commas."),
+        Setting(
+            "memory_mb",
+            "Memory in MiB",
+            "Reserved for an agent and everything that it starts, and its limit. Empty: 4096.",
+            "whole",
+        ),
+        Setting("cpu_request", "Cores reserved", "Empty: 0.25.", "number"),
+        Setting("cpus", "Cores at most", "Empty or 0: all of the node.", "number"),
+        Setting("storage_gb", "Volume in GiB", "Of each session; it outlives its Pods. Empty: 10.", "whole"),
+        Setting("storage_class", "Storage class", "Empty: the cluster’s default."),
+        Setting("access_mode", "Access mode", "ReadWriteOncePod where the storage has it. Empty: ReadWriteOnce."),
+        Setting(
+            "service_account", "Service account", "Empty: the namespace’s default. Its token never reaches agents."
+        ),
+        Setting("node_selector", "Nodes", "Labels that a node must have, one per line: label = value.", "pairs"),
+        Setting("user", "User of agents", "UID:GID, not root. Empty: 1000:1000."),
+        Setting(
+            "pod",
+            "Further fields of Pods",
+            'A JSON object, such as {"priorityClassName": "low"}. It cannot change '
+            "names, users, rights or volumes of sessions.",
+            "object",
+        ),
+    ),
     "sprites": (Setting("python", "Python", "Path of a Python in the sprite. Empty: one is prepared."),),
 }
 """The settings of each runtime. Those of another one, which was added, are entered as JSON."""
@@ -92,6 +129,8 @@ RUNTIME_HELP: Final[Mapping[str, str]] = {
     "local_docker": "Each session has a container of its own, without access to this machine. Needs Docker and an "
     "image (make image).",
     "remote": "Agents run as a user of another machine, where you start agentctl host. For agents that you trust.",
+    "kubernetes": "Each session has a Pod and a volume in a cluster. Needs a namespace, a Role and an image that the "
+    "nodes can pull.",
     "remote_docker": "Each session has a container on a Docker engine elsewhere, over TLS or ssh.",
     "sprites": "Each session has a small machine at Fly.io that sleeps when it is idle. Needs KANDEV_SPRITES_TOKEN.",
 }
@@ -196,4 +235,6 @@ def setting_field(setting: Setting) -> forms.Field:
         return forms.FloatField(min_value=0, max_value=2**31 - 1, **options)
     if setting.kind == "pairs":
         return PairsField(max_length=PAIRS_LIMIT, widget=forms.Textarea(attrs={"rows": 3}), **options)
+    if setting.kind == "object":
+        return forms.JSONField(widget=forms.Textarea(attrs={"rows": 3}), **options)
     return forms.CharField(max_length=TEXT_LIMIT, **options)

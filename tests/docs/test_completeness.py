@@ -15,6 +15,7 @@ from django.core.management import load_command_class
 from django.core.management.base import BaseCommand
 
 from executors_app import encryption, plugins
+from executors_app.runtimes.kubernetes import words as kubernetes_words
 from executors_app.wire import errors as executor_errors
 from executors_app.wire.errors import ExecutorError
 from executors_app.wire.executions import ExecutorStatus
@@ -97,7 +98,7 @@ def test_every_api_error_code_is_documented_with_its_status() -> None:
 
 def test_every_start_error_code_is_documented() -> None:
     codes = codes_of(executor_errors, ExecutorError) | codes_of(plugins, ExecutorError)
-    codes |= codes_of(encryption, ExecutorError)
+    codes |= codes_of(encryption, ExecutorError) | codes_of(kubernetes_words, ExecutorError)
     codes |= {Code.START_TIMEOUT, Code.INTERNAL_ERROR, Code.CONTEXT_MISMATCH}
     codes |= {UNREACHABLE, WORKTREE_MISSING, AGENT_DIED, Reason.GAVE_UP}
     assert codes - set(rows("codes.md", STARTS)) == set()

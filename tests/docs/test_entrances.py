@@ -35,7 +35,7 @@ BRANCH: Final = "the changes of a branch"
 REPOSITORY: Final = "pointers, heads and locks"
 REFS: Final = "refs of a team's repository"
 TEAM: Final = "other files of a team's repository"
-SENT: Final = "files that a container or a sprite sends"
+SENT: Final = "files that a container, a Pod or a sprite sends"
 PROCESSES: Final = "command lines of the processes"
 JOURNAL: Final = "frames of an agentctl's journal"
 
@@ -104,7 +104,10 @@ FILES: Final[Mapping[str, str]] = {
             "bundle of a workspace": ("repositories/archive", "repositories/transfer", "machine/git/workspace_root"),
             "what a session adds to the team's repository": ("repositories/published_packs",),
             "git-lfs files": ("repositories/object_store",),
-            SENT: ("runtimes/containers/archives", "runtimes/sprites/program", "runtimes/sprites/state_files"),
+            SENT: (
+                *("agentctl/volume", "runtimes/containers/archives", "runtimes/kubernetes/reading"),
+                *("runtimes/sprites/program", "runtimes/sprites/state_files"),
+            ),
             PROCESSES: (
                 *("agentctl/process/process_tree", "machine/process/execution_processes", "machine/process/identity"),
                 "machine/process/path_users",
@@ -127,6 +130,7 @@ FILES: Final[Mapping[str, str]] = {
                 *(
                     "repositories/remotes",
                     "repositories/slots",
+                    "runtimes/kubernetes/launch",
                     "runtimes/remote/config",
                     "demo_agent/agent",
                     "demo_agent/change",

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from executors_app.agentctl_client.sprite_tunnel import tunnel_host_header
+from executors_app.agentctl_client.tunnels import tunnel_host_header
 from executors_app.runtimes import SupportsOrphans, SupportsPush
 from executors_app.runtimes.sprites import organisation
 from executors_app.runtimes.sprites.config import read_sprites_config

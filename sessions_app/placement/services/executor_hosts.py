@@ -12,7 +12,7 @@ from executors_app.models import Executor
 from sessions_app.models import Host
 from sessions_app.supervisor import leases
 
-READ_HERE: Final = ("remote_docker", "sprites")
+READ_HERE: Final = ("kubernetes", "remote_docker", "sprites")
 """Runtimes that run elsewhere and get the repository from the disk of their supervisor."""
 
 

@@ -1,0 +1,1 @@
+"""Parts of the runtime ``kubernetes``: sessions in Pods of a cluster."""

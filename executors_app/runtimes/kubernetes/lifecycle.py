@@ -1,0 +1,113 @@
+"""End Pods gracefully and see their end; list and remove what no row needs."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Collection
+from typing import Any, Final
+
+from executors_app.runtimes.kubernetes import names, volumes
+from executors_app.runtimes.kubernetes.cluster import CLAIMS, PODS, SECRETS, Cluster
+from executors_app.runtimes.kubernetes.manifests import GRACE
+from executors_app.runtimes.kubernetes.pod_state import Pod, is_owned
+from executors_app.wire.executions import ExecutionFacts, Orphan
+
+END_TIMEOUT: Final = GRACE + 40.0
+_POLL: Final = 0.25
+_SEPARATOR: Final = "/"
+
+
+async def end_pod(cluster: Cluster, execution: ExecutionFacts) -> bool:
+    """Delete an execution's Pod and wait for its end; False if it is not that execution's, or did not end in time.
+
+    The volume is kept, with the record of the end.
+    """
+    deadline = time.monotonic() + END_TIMEOUT
+    name = names.pod_name(execution.worktree_owner)
+    while True:
+        found = await cluster.find(PODS, name)
+        if found is None:
+            volume = await volumes.find_volume(cluster, execution.worktree_owner)
+            return volume is None or bool(volume.last_end)
+        pod = Pod(found)
+        if pod.is_reader:
+            return True  # it only reads, and nothing else has the name
+        if not is_owned(pod, execution.id, execution.session_id):
+            return False
+        if await _end(cluster, pod, execution.worktree_owner):
+            return True
+        if time.monotonic() > deadline:
+            return False
+        await asyncio.sleep(_POLL)
+
+
+async def _end(cluster: Cluster, pod: Pod, owner_id: str) -> bool:
+    """Take the next step towards the end of a Pod; True once it is recorded and the object has gone."""
+    volume = await volumes.find_volume(cluster, owner_id)
+    if end := await volumes.proven_end(cluster, pod, volume):
+        await volumes.settle(cluster, pod, owner_id, end)
+        return True
+    if not pod.is_deleted:
+        await cluster.delete(PODS, pod.name, pod.uid)
+    return False
+
+
+async def list_orphans(cluster: Cluster, known: Collection[str]) -> list[Orphan]:
+    """List our Pods, Secrets and volume claims that belong to no execution in ``known``."""
+    listed: list[Orphan] = []
+    for kind in (PODS, SECRETS, CLAIMS):
+        for entry in (await cluster.list_all(kind))[0]:
+            execution_id = _execution_of(entry)
+            if execution_id not in known:
+                status = str((entry.get("status") or {}).get("phase") or "present")
+                listed.append(Orphan(f"{kind}{_SEPARATOR}{entry['metadata']['name']}", execution_id, status))
+    return listed
+
+
+async def remove_orphan(cluster: Cluster, orphan: Orphan) -> bool:
+    """Remove an orphan if it is still what was listed; True if nothing of it is left.
+
+    A Pod is ended gracefully, and its object goes only once its end was seen.
+    """
+    kind, _, name = orphan.id.partition(_SEPARATOR)
+    if kind not in (PODS, SECRETS, CLAIMS):
+        return False
+    found = await cluster.find(kind, name) if kind != SECRETS else await _secret(cluster, name)
+    if found is None:
+        return True
+    if not names.is_ours(found) or not orphan.execution_id or _execution_of(found) != orphan.execution_id:
+        return False
+    if kind == PODS:
+        return await _remove_pod(cluster, Pod(found))
+    await cluster.delete(kind, name, found["metadata"]["uid"])
+    return True
+
+
+async def _remove_pod(cluster: Cluster, pod: Pod) -> bool:
+    owner = pod.name.removeprefix(names.pod_name(""))
+    if pod.is_reader:
+        await volumes.let_go(cluster, pod)
+        return True
+    deadline = time.monotonic() + END_TIMEOUT
+    while not await _end(cluster, pod, owner):
+        if time.monotonic() > deadline:
+            return False
+        await asyncio.sleep(_POLL)
+        found = await cluster.find(PODS, pod.name)
+        if found is None or found["metadata"]["uid"] != pod.uid:
+            return True
+        pod = Pod(found)
+    return True
+
+
+async def _secret(cluster: Cluster, name: str) -> dict[str, Any] | None:
+    """Return a Secret of this deployment; the Role allows to list them, not to read each."""
+    found, _ = await cluster.list_all(SECRETS)
+    return next((entry for entry in found if entry["metadata"]["name"] == name), None)
+
+
+def _execution_of(entry: dict[str, Any]) -> str:
+    """Return the execution that an object was made for; empty for none."""
+    labels = names.labels_of(entry)
+    return labels.get(names.EXECUTION_LABEL) or labels.get(names.HELPER_LABEL, "")

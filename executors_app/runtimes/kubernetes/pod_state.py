@@ -1,0 +1,225 @@
+"""What a Pod's object says: whether it may still run, how it ended, and why it does not start.
+
+Only the node's own word that the container has ended is a proof of it. The phase is none: the control plane of a
+cluster writes ``Failed`` for Pods of a node that was removed or is not seen, and older nodes before the container has
+ended. The absence of the object is none either: anybody may remove it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from executors_app.runtimes.kubernetes import names, words
+from executors_app.wire.errors import LaunchFailed
+
+ENDED: Final = "pod_ended"
+OUT_OF_MEMORY: Final = "out_of_memory"
+EVICTED: Final = "pod_evicted"
+NEVER_RAN: Final = "pod_never_ran"
+OUT_OF_SERVICE: Final = "node_out_of_service"
+END_REASONS: Final = frozenset({ENDED, OUT_OF_MEMORY, EVICTED, NEVER_RAN, OUT_OF_SERVICE})
+"""How a Pod can have ended, as it is recorded on the volume claim."""
+
+_PULL: Final = frozenset({"ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull"})
+_IMPOSSIBLE: Final = frozenset({"CreateContainerConfigError", "CreateContainerError", "RunContainerError"})
+_PULL_PATIENCE: Final = 20.0
+"""Seconds after which a failed pull is reported; the cluster tries again by itself before that."""
+_SCHEDULE_PATIENCE: Final = 60.0
+"""Seconds that a Pod may wait for a node: an autoscaler may be adding one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pod:
+    """A Pod as the API server describes it; everything in it is checked where it is read."""
+
+    entry: Mapping[str, Any]
+
+    @property
+    def name(self) -> str:
+        """Its name."""
+        return str(self._metadata["name"])
+
+    @property
+    def uid(self) -> str:
+        """What distinguishes it from every other Pod, also one of the same name."""
+        return str(self._metadata["uid"])
+
+    @property
+    def labels(self) -> Mapping[str, str]:
+        """Its labels."""
+        return names.labels_of(self.entry)
+
+    @property
+    def execution_id(self) -> str:
+        """The execution that it runs; empty for one that only reads."""
+        return self.labels.get(names.EXECUTION_LABEL, "")
+
+    @property
+    def is_reader(self) -> bool:
+        """Whether it only reads a volume."""
+        return names.HELPER_LABEL in self.labels
+
+    @property
+    def nonce(self) -> str:
+        """The nonce of its token."""
+        return str(names.annotations_of(self.entry).get(names.LAUNCH, ""))
+
+    @property
+    def phase(self) -> str:
+        """Pending, Running, Succeeded, Failed or Unknown."""
+        return str(self._status.get("phase", ""))
+
+    @property
+    def is_deleted(self) -> bool:
+        """Whether somebody has asked for its deletion."""
+        return bool(self._metadata.get("deletionTimestamp"))
+
+    @property
+    def has_finalizer(self) -> bool:
+        """Whether its object stays until we let it go."""
+        return names.FINALIZER in (self._metadata.get("finalizers") or [])
+
+    @property
+    def node(self) -> str:
+        """The node that it was given to; empty if none."""
+        return str((self.entry.get("spec") or {}).get("nodeName") or "")
+
+    @property
+    def address(self) -> str:
+        """Its address in the cluster, as written in a URL; empty if it has none yet."""
+        address = str(self._status.get("podIP") or "")
+        if ":" in address:
+            return f"[{address}]"
+        return address
+
+    @property
+    def is_up(self) -> bool:
+        """Whether agentctl's container runs, as far as is known."""
+        return "running" in self._state(names.AGENTCTL)
+
+    @property
+    def waits_for_seed(self) -> bool:
+        """Whether the init container runs, which receives the seed."""
+        return "running" in self._state(names.PREPARE, "initContainerStatuses")
+
+    @property
+    def restarts(self) -> bool:
+        """Whether agentctl's container was ever started."""
+        status = self._container(names.AGENTCTL)
+        return bool(status.get("containerID")) or "waiting" not in self._state(names.AGENTCTL)
+
+    def end(self) -> str:
+        """Return how it has ended for certain, one of ``END_REASONS``; empty if it may still run or start."""
+        ended = self._termination()
+        if ended is not None:
+            return self._how(ended)
+        prepared = self._state(names.PREPARE, "initContainerStatuses").get("terminated")
+        if prepared is not None and prepared.get("exitCode") != 0:
+            return NEVER_RAN  # with restartPolicy Never the containers after a failed one never start
+        if self.is_deleted and not self.node:
+            return NEVER_RAN  # no node accepts a Pod that is being deleted
+        return ""
+
+    def exit_words(self) -> str:
+        """Return how agentctl's container, or else the init container, ended, for a sentence."""
+        prepared = self._state(names.PREPARE, "initContainerStatuses").get("terminated")
+        for ended in (self._termination(), prepared):
+            if ended is not None:
+                return f"exit code {_whole(ended.get('exitCode'))}"
+        return words.shorten(self._status.get("reason") or self.phase)
+
+    def obstacle(self, namespace: str) -> LaunchFailed | None:
+        """Return why it does not start, as an error with the fix; None while waiting is worth it."""
+        age = self.age()
+        for state in (self._state(names.PREPARE, "initContainerStatuses"), self._state(names.AGENTCTL)):
+            waiting = state.get("waiting") or {}
+            why, said = str(waiting.get("reason", "")), waiting.get("message", "")
+            if why in _PULL and age > _PULL_PATIENCE:
+                return words.PodImageNotPulled(
+                    "The cluster cannot pull the image of this executor. Check its name, push it to a registry that "
+                    "the nodes reach, or set pull_secrets.",
+                    for_staff=words.shorten(f"{why}: {said}"),
+                )
+            if why in _IMPOSSIBLE and age > _PULL_PATIENCE:
+                return words.PodRefused(
+                    "A node cannot start the Pod. Check the fields of this executor's Pods.",
+                    for_staff=words.shorten(f"{why}: {said}"),
+                )
+        return self._unscheduled(namespace, age)
+
+    def age(self) -> float:
+        """Return the seconds since it was created, by our clock."""
+        try:
+            created = datetime.fromisoformat(str(self._metadata.get("creationTimestamp", "")))
+        except ValueError:
+            return 0.0
+        return (datetime.now(UTC) - created).total_seconds()
+
+    def _unscheduled(self, namespace: str, age: float) -> LaunchFailed | None:
+        for condition in self._status.get("conditions") or ():
+            if condition.get("type") != "PodScheduled" or condition.get("status") != "False":
+                continue
+            said = str(condition.get("message", ""))
+            if age <= _SCHEDULE_PATIENCE:
+                return None
+            if "PersistentVolumeClaim" in said or "volume" in said:
+                return words.PodVolumeNotBound(
+                    f"The cluster has no volume for this session. Check storage_class of this executor and the volume "
+                    f"claims of the namespace {namespace}.",
+                    for_staff=words.shorten(said),
+                )
+            return words.PodUnschedulable(
+                "No node can take the Pod of this session. Add a node, end other sessions, or lower memory_mb and "
+                "cpu_request, or change node_selector of this executor.",
+                for_staff=words.shorten(said),
+            )
+        return None
+
+    def _termination(self) -> Mapping[str, Any] | None:
+        """Return how the node says that agentctl's container has ended; None if it does not say so.
+
+        With ``restartPolicy: Never`` a container that has ended never runs again, so its last state counts, too: some
+        nodes report only that one, once they have removed the container of a deleted Pod.
+        """
+        state = self._state(names.AGENTCTL)
+        if "running" in state:
+            return None
+        last = self._container(names.AGENTCTL).get("lastState") or {}
+        return state.get("terminated") or last.get("terminated")
+
+    def _how(self, ended: Mapping[str, Any]) -> str:
+        if ended.get("reason") == "OOMKilled":
+            return OUT_OF_MEMORY
+        if self._status.get("reason") == "Evicted":
+            return EVICTED
+        return ENDED
+
+    @property
+    def _metadata(self) -> Mapping[str, Any]:
+        return self.entry["metadata"]  # type: ignore[no-any-return]
+
+    @property
+    def _status(self) -> Mapping[str, Any]:
+        return self.entry.get("status") or {}
+
+    def _container(self, name: str, kind: str = "containerStatuses") -> Mapping[str, Any]:
+        for status in self._status.get(kind) or ():
+            if status.get("name") == name:
+                return status  # type: ignore[no-any-return]
+        return {}
+
+    def _state(self, name: str, kind: str = "containerStatuses") -> Mapping[str, Any]:
+        return self._container(name, kind).get("state") or {}
+
+
+def is_owned(pod: Pod, execution_id: str, session_id: str) -> bool:
+    """Whether a Pod belongs to that execution and was made by this deployment."""
+    owns = pod.labels.get(names.EXECUTION_LABEL) == execution_id and pod.labels.get(names.SESSION_LABEL) == session_id
+    return owns and names.is_ours(pod.entry)
+
+
+def _whole(value: object) -> int:
+    return value if isinstance(value, int) else -1

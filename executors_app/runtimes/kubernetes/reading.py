@@ -1,0 +1,164 @@
+"""Read the volume of a session whose Pod has ended, through a short-lived Pod of the same name.
+
+It has the volume read-only, but also the name: the fence of the volume is never bypassed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import re
+import tarfile
+import tempfile
+import time
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import IO, Any, Final
+
+from executors_app.agentctl_client.client import HttpClient
+from executors_app.machine.git.workspace_root import MAX_BUNDLE_BYTES, parse_refs
+from executors_app.runtimes.kubernetes import manifests, names, volumes
+from executors_app.runtimes.kubernetes.cluster import PODS, SECRETS, Cluster, open_cluster
+from executors_app.runtimes.kubernetes.config import KubernetesConfig
+from executors_app.runtimes.kubernetes.pod_state import Pod
+from executors_app.runtimes.kubernetes.reach import pod_url
+from executors_app.runtimes.kubernetes.words import ConflictError
+from executors_app.wire import journal_files, launch_tokens
+from executors_app.wire.errors import AgentctlUnreachable, LaunchFailed, RuntimeUnavailable
+from executors_app.wire.executions import ExecutionFacts
+
+READ_TIMEOUT: Final = 120.0
+"""Seconds that the Pod may take to answer."""
+_POLL: Final = 0.2
+_TRANSFER_TIMEOUT: Final = 600.0
+_STATE_LIMIT: Final = 1 << 30
+_MOST_FILES: Final = 10_000
+_FILES: Final = re.compile(
+    rf"token\.json|journal/(?:{journal_files.ASIDE}/[0-9A-Za-z_-]{{1,64}}/)?(?:{journal_files.META_FILE}|\d{{20}}\.jsonl)"
+)
+
+
+async def fetch_state(config: KubernetesConfig, execution: ExecutionFacts, into: Path) -> bool:
+    """Copy ``journal/`` and ``token.json`` of a dead agentctl's state into a directory; False if there is none.
+
+    Raises RuntimeUnavailable, and LaunchFailed for an archive that cannot be read.
+    """
+    async with open_cluster(config.cluster, config.namespace) as cluster:
+        with tempfile.TemporaryFile() as packed:
+            async with _reader(cluster, config, execution, state=True) as client:
+                if client is None:
+                    return False
+                await client.download("/state", {}, packed, limit=_STATE_LIMIT, timeout=_TRANSFER_TIMEOUT)
+            packed.seek(0)
+            try:
+                await asyncio.to_thread(_unpack, packed, into)
+            except (tarfile.TarError, ValueError, OSError) as error:
+                raise LaunchFailed(f"agentctl's files on the volume cannot be read: {error}") from error
+    return True
+
+
+async def read_work(
+    config: KubernetesConfig, execution: ExecutionFacts, known: Sequence[str], into: IO[bytes]
+) -> dict[str, str]:
+    """Write a bundle of the session's work, and return its commits by ref; raises RuntimeUnavailable, WorkspaceGone."""
+    async with (
+        open_cluster(config.cluster, config.namespace) as cluster,
+        _reader(cluster, config, execution, state=False) as client,
+    ):
+        if client is None:
+            raise RuntimeUnavailable("The volume of this session cannot be read now.")
+        body: dict[str, Any] = {"known": list(known)}
+        return parse_refs(await client.download("/work", body, into, limit=MAX_BUNDLE_BYTES, timeout=_TRANSFER_TIMEOUT))
+
+
+@asynccontextmanager
+async def _reader(
+    cluster: Cluster, config: KubernetesConfig, execution: ExecutionFacts, *, state: bool
+) -> AsyncIterator[HttpClient | None]:
+    """Yield a client of a Pod that reads the volume; None while something else uses it, or if there is none."""
+    if not await _is_free(cluster, execution):
+        yield None
+        return
+    token = launch_tokens.mint_launch_token(execution.auth_token)
+    labels = names.helper_labels(execution.id, execution.session_id)
+    await cluster.delete(SECRETS, names.secret_name(execution.id))
+    try:
+        await cluster.create(SECRETS, manifests.token_secret(execution.id, labels, token))
+        pod = Pod(await cluster.create(PODS, manifests.reading_pod(config, execution, token, state=state)))
+    except ConflictError as error:
+        raise RuntimeUnavailable("Something else has begun to use the volume of this session.") from error
+    try:
+        pod = await _ready(cluster, config, pod, token)
+        yield HttpClient(pod_url(config, pod), {"Authorization": f"Bearer {token}"})
+    finally:
+        await asyncio.shield(volumes.let_go(cluster, pod))
+
+
+async def _is_free(cluster: Cluster, execution: ExecutionFacts) -> bool:
+    """Whether a volume exists that nothing uses, after the end of its Pod was recorded."""
+    volume = await volumes.find_volume(cluster, execution.worktree_owner)
+    if volume is None or not volume.holder:
+        return False
+    found = await cluster.find(PODS, names.pod_name(execution.worktree_owner))
+    if found is None:
+        return bool(volume.last_end)
+    pod = Pod(found)
+    if not names.is_ours(found):
+        return False
+    if pod.is_reader:
+        return await _is_gone(cluster, pod)
+    end = await volumes.proven_end(cluster, pod, volume)
+    if end:
+        await volumes.settle(cluster, pod, execution.worktree_owner, end)
+    return bool(end)
+
+
+async def _is_gone(cluster: Cluster, pod: Pod) -> bool:
+    """Wait for the end of an earlier reader, which may belong to another process; False if it takes too long."""
+    deadline = time.monotonic() + READ_TIMEOUT
+    while time.monotonic() < deadline:
+        found = await cluster.find(PODS, pod.name)
+        if found is None:
+            return True
+        if found["metadata"]["uid"] != pod.uid:
+            return False
+        await asyncio.sleep(_POLL)
+    return False
+
+
+async def _ready(cluster: Cluster, config: KubernetesConfig, pod: Pod, token: str) -> Pod:
+    deadline = time.monotonic() + READ_TIMEOUT
+    while time.monotonic() < deadline:
+        found = await cluster.find(PODS, pod.name)
+        if found is None or found["metadata"]["uid"] != pod.uid:
+            break
+        pod = Pod(found)
+        if pod.end():
+            break
+        if pod.is_up and (url := pod_url(config, pod)):
+            try:
+                await HttpClient(url, {"Authorization": f"Bearer {token}"}).get("/health", timeout=5)
+                return pod
+            except AgentctlUnreachable:
+                pass
+        await asyncio.sleep(_POLL)
+    raise RuntimeUnavailable("The Pod that reads the volume of this session did not start in time.")
+
+
+def _unpack(packed: IO[bytes], into: Path) -> None:
+    """Write only plain files with names that agentctl uses; the first of each name counts."""
+    with tarfile.open(fileobj=packed, mode="r:") as archive:
+        for number, entry in enumerate(archive):
+            if number == _MOST_FILES:
+                raise ValueError(f"it contains more than {_MOST_FILES} files")
+            # A sparse file could claim a size far beyond the bytes that were sent.
+            if not entry.isreg() or entry.issparse() or not _FILES.fullmatch(entry.name):
+                continue
+            source, target = archive.extractfile(entry), into / entry.name
+            if source is None or target.exists():
+                continue
+            target.parent.mkdir(parents=True, exist_ok=True)
+            with target.open("wb") as file:
+                while part := source.read(io.DEFAULT_BUFFER_SIZE):
+                    file.write(part)

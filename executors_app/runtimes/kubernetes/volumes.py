@@ -1,0 +1,111 @@
+"""The record of who may write to a session's volume, kept on its claim in the cluster.
+
+A Pod may write once its uid stands there as the holder: until then it only waits for its seed, which nobody sends
+before. The end of a Pod is recorded there before its object may go. So whoever finds no Pod knows whether the last one
+has ended, whatever was missed, restarted or restored meanwhile.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from executors_app.runtimes.kubernetes import names, pod_state
+from executors_app.runtimes.kubernetes.cluster import CLAIMS, PODS, SECRETS, Cluster
+from executors_app.runtimes.kubernetes.pod_state import Pod
+from executors_app.runtimes.kubernetes.words import ConflictError, NotFoundError
+
+_TRIES: Final = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Volume:
+    """A volume claim with its record."""
+
+    entry: Mapping[str, Any]
+
+    @property
+    def holder(self) -> str:
+        """The uid of the last Pod that was allowed to write; empty if none ever was."""
+        return names.annotations_of(self.entry).get(names.HOLDER, "")
+
+    @property
+    def is_going(self) -> bool:
+        """Whether somebody has deleted the claim."""
+        return bool(self.entry["metadata"].get("deletionTimestamp"))
+
+    def end_of(self, uid: str) -> str:
+        """Return how a Pod has ended, if that was recorded; else empty."""
+        recorded, _, reason = names.annotations_of(self.entry).get(names.ENDED, "").partition(" ")
+        if recorded != uid or not uid:
+            return ""
+        return reason if reason in pod_state.END_REASONS else pod_state.ENDED
+
+    @property
+    def last_end(self) -> str:
+        """How the last writer has ended; empty if that is not known."""
+        if not self.holder:
+            return pod_state.NEVER_RAN
+        return self.end_of(self.holder)
+
+
+async def find_volume(cluster: Cluster, owner_id: str) -> Volume | None:
+    """Return the volume of a session; None if it has none."""
+    found = await cluster.find(CLAIMS, names.claim_name(owner_id))
+    if found is None:
+        return None
+    return Volume(found)
+
+
+async def proven_end(cluster: Cluster, pod: Pod, volume: Volume | None) -> str:
+    """Return how a Pod has ended for certain; empty if it may still run."""
+    if end := pod.end():
+        return end
+    if volume is not None and volume.holder != pod.uid and pod.is_deleted:
+        return pod_state.NEVER_RAN  # it never got its seed, and nobody will send it one
+    seems_ended = pod.is_deleted or pod.phase in ("Failed", "Succeeded")
+    if pod.node and seems_ended and await cluster.is_out_of_service(pod.node):
+        return pod_state.OUT_OF_SERVICE
+    return ""
+
+
+async def hold(cluster: Cluster, volume: Volume, pod: Pod) -> None:
+    """Record that a Pod may write from now on; the last writer's end must be known. Raises ConflictError."""
+    if volume.holder != pod.uid:
+        labels = {names.EXECUTION_LABEL: pod.execution_id}
+        await cluster.mark(CLAIMS, volume.entry, {names.HOLDER: pod.uid}, labels)
+
+
+async def settle(cluster: Cluster, pod: Pod, owner_id: str, end: str) -> None:
+    """Record the end of a Pod on its volume, and only then let its object and its Secret go."""
+    for attempt in range(_TRIES):
+        volume = await find_volume(cluster, owner_id)
+        if volume is None or volume.holder != pod.uid or volume.end_of(pod.uid):
+            break
+        try:
+            await cluster.mark(CLAIMS, volume.entry, {names.ENDED: f"{pod.uid} {end}"})
+            break
+        except (ConflictError, NotFoundError):
+            if attempt == _TRIES - 1:
+                raise
+    await let_go(cluster, pod)
+
+
+async def let_go(cluster: Cluster, pod: Pod) -> None:
+    """Remove the object of a Pod whose end is recorded, or which could never write, with its Secret."""
+    execution_id = pod.execution_id or pod.labels.get(names.HELPER_LABEL, "")
+    for attempt in range(_TRIES):
+        found = await cluster.find(PODS, pod.name)
+        if found is None or found["metadata"]["uid"] != pod.uid:
+            break
+        try:
+            if Pod(found).has_finalizer:
+                await cluster.release(PODS, found, names.FINALIZER)
+            await cluster.delete(PODS, pod.name, pod.uid)
+            break
+        except (ConflictError, NotFoundError):
+            if attempt == _TRIES - 1:
+                raise
+    if execution_id:
+        await cluster.delete(SECRETS, names.secret_name(execution_id))

@@ -1,0 +1,142 @@
+"""A session's volume while no agentctl runs on it: prepared with a seed, and read."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import io
+import os
+import signal
+import subprocess
+import sys
+import tarfile
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from executors_app.agentctl_client.client import HttpClient
+from executors_app.wire.errors import AgentctlForeign, AgentctlRefused, AgentctlUnreachable
+from tests.network import free_port
+from tests.services import ROOT
+from tests.waiting import eventually_async
+
+TOKEN = "a-token-of-one-launch"
+PROGRAM = [sys.executable, "-P", "-m", "executors_app.agentctl.volume"]
+
+
+@asynccontextmanager
+async def served(
+    tmp_path: Path, *arguments: str, deadline: float = 60
+) -> AsyncIterator[tuple[HttpClient, subprocess.Popen[bytes]]]:
+    """Run the program and yield a client of it."""
+    token = tmp_path / "token"
+    token.write_text(TOKEN)
+    port = free_port()
+    command = [
+        *PROGRAM,
+        *arguments,
+        "--token-file",
+        str(token),
+        "--listen",
+        f"127.0.0.1:{port}",
+        "--deadline",
+        str(deadline),
+    ]
+    process = subprocess.Popen(  # noqa: ASYNC220 - it is quick
+        command, env={**os.environ, "PYTHONPATH": str(ROOT)}, stderr=subprocess.PIPE
+    )
+    client = HttpClient(f"http://127.0.0.1:{port}", {"Authorization": f"Bearer {TOKEN}"})
+
+    async def is_up() -> bool:
+        try:
+            await client.get("/health")
+        except AgentctlUnreachable:
+            return False
+        return True
+
+    try:
+        await eventually_async(is_up, 60)
+        yield client, process
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def prepare(volume: Path, execution: str = "e1") -> list[str]:
+    owner = f"{os.getuid()}:{os.getgid()}"
+    return ["prepare", "--volume", str(volume), "--execution-id", execution, "--run-as", owner]
+
+
+async def test_seed_of_any_size_arrives_whole_and_ends_the_wait(tmp_path: Path) -> None:
+    volume = tmp_path / "volume"
+    volume.mkdir()
+    seed = os.urandom(1 << 20) * 5
+    async with served(tmp_path, *prepare(volume)) as (client, process):
+        state = volume / "state" / "e1"
+        assert ((state / "token").read_text(), state.stat().st_mode & 0o777) == (TOKEN, 0o700)
+        assert (volume / "workspace").is_dir()
+        assert (volume / "home").is_dir()
+        with pytest.raises(AgentctlRefused):
+            await client.upload("/seed?sha256=wrong", io.BytesIO(seed), {}, timeout=30)
+        assert not (state / "seed").exists()
+        answer = await client.upload(
+            f"/seed?sha256={hashlib.sha256(seed).hexdigest()}", io.BytesIO(seed), {}, timeout=30
+        )
+        assert answer == {"size": len(seed)}
+        assert await asyncio.to_thread(process.wait, 30) == 0
+        assert (state / "seed").read_bytes() == seed
+        assert (state / "seed").stat().st_mode & 0o777 == 0o600
+
+
+async def test_seed_of_an_earlier_start_is_not_taken_for_this_one(tmp_path: Path) -> None:
+    state = tmp_path / "volume" / "state" / "e1"
+    state.mkdir(parents=True)
+    (state / "seed").write_bytes(b"old")
+    async with served(tmp_path, *prepare(tmp_path / "volume")) as (_, process):
+        assert not (state / "seed").exists()
+        process.send_signal(signal.SIGTERM)
+        assert await asyncio.to_thread(process.wait, 30) != 0  # so that agentctl does not start
+
+
+async def test_wait_for_a_seed_ends_at_the_deadline(tmp_path: Path) -> None:
+    (tmp_path / "volume").mkdir()
+    async with served(tmp_path, *prepare(tmp_path / "volume"), deadline=3) as (_, process):
+        assert await asyncio.to_thread(process.wait, 30) != 0
+
+
+async def test_nothing_is_taken_without_the_token(tmp_path: Path) -> None:
+    (tmp_path / "volume").mkdir()
+    async with served(tmp_path, *prepare(tmp_path / "volume")) as (client, _):
+        stranger = HttpClient(client._url, {"Authorization": "Bearer another"})
+        with pytest.raises(AgentctlForeign):
+            await stranger.upload("/seed?sha256=x", io.BytesIO(b"x"), {}, timeout=30)
+
+
+@pytest.mark.parametrize("execution", ["", "..", "a/b", ".hidden"])
+def test_execution_that_is_no_name_is_refused(tmp_path: Path, execution: str) -> None:
+    token = tmp_path / "token"
+    token.write_text(TOKEN)
+    (tmp_path / "volume").mkdir()
+    more = ["--token-file", str(token), "--listen", "127.0.0.1:0", "--deadline", "1"]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(
+        [*PROGRAM, *prepare(tmp_path / "volume", execution), *more], env=environment, capture_output=True, check=False
+    )
+    assert done.returncode == 2
+    assert list((tmp_path / "volume").iterdir()) == []
+
+
+async def test_left_journal_and_conversation_are_sent_and_never_the_token(tmp_path: Path) -> None:
+    state = tmp_path / "state"
+    (state / "journal").mkdir(parents=True)
+    (state / "journal" / "00000000000000000001.jsonl").write_text("{}\n")
+    (state / "token.json").write_text("{}")
+    (state / "token").write_text("secret")
+    packed = io.BytesIO()
+    async with served(tmp_path, "read", "--state-dir", str(state)) as (client, _):
+        await client.download("/state", {}, packed, limit=1 << 20, timeout=30)
+    packed.seek(0)
+    with tarfile.open(fileobj=packed) as tar:
+        assert {name for name in tar.getnames() if "." in name} == {"journal/00000000000000000001.jsonl", "token.json"}
