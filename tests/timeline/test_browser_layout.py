@@ -11,6 +11,8 @@ from tests.pages.browsers import NO_SOCKET
 from tests.pages.layout import observe_shifts, shifts_of
 from tests.pages.world import World, ingest_lines, path_of
 
+pytestmark = pytest.mark.browser
+
 SCREENS: Final = ({"width": 1280, "height": 800}, {"width": 390, "height": 844})
 
 

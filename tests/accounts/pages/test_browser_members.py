@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 from django.contrib.auth.models import User
 from playwright.sync_api import expect
 
@@ -11,6 +12,8 @@ from sessions_app.accounts.models import TeamRole
 from tests.pages.accessibility import accessibility_problems
 from tests.pages.browsers import Visit, navigating
 from tests.pages.world import World
+
+pytestmark = pytest.mark.browser
 
 
 def test_admin_changes_a_role_and_reads_what_happens_before_removing_a_member(visit: Any, world: World) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import pytest
 from playwright.sync_api import expect
 
 from sessions_app.accounts.models import TeamRole
@@ -14,6 +15,8 @@ from tests.pages.accessibility import accessibility_problems
 from tests.pages.browsers import Visit, navigating
 from tests.pages.world import World
 from tests.supervisor.rows import fresh
+
+pytestmark = pytest.mark.browser
 
 
 def test_admin_of_a_team_walks_through_the_settings(visit: Any, world: World, tmp_path: Path, settings: Any) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
+import pytest
 from playwright.sync_api import Route, expect
 
 from sessions_app.prompts.services import queue_prompt
@@ -12,6 +13,8 @@ from tests.pages.accessibility import accessibility_problems
 from tests.pages.browsers import NO_SOCKET, navigating, reported, wait_until
 from tests.pages.world import World, asks, ingest_lines, path_of
 from tests.waiting import eventually
+
+pytestmark = pytest.mark.browser
 
 FREEZE = "window.at = performance.now(); performance.now = () => window.at"
 LATER = "window.at += 5000"

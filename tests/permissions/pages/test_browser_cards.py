@@ -11,6 +11,8 @@ from tests.pages.accessibility import accessibility_problems
 from tests.pages.browsers import NO_SOCKET
 from tests.pages.world import World, asks, ingest_lines, path_of
 
+pytestmark = pytest.mark.browser
+
 COMMAND: Final = "\n".join(f"echo step {number}" for number in range(200)) + "\nrm -rf the-end"
 OPTIONS: Final = [
     {"option_id": "always", "name": "Always allow echo", "kind": "allow_always"},

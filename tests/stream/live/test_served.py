@@ -103,6 +103,7 @@ def web_of(deployment: Deployment) -> int:
     return found
 
 
+@pytest.mark.any_database
 async def test_client_that_never_acknowledges_is_closed_and_costs_little_memory(
     session: Session, talker: Talker
 ) -> None:
