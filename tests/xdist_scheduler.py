@@ -18,7 +18,8 @@ from xdist.scheduler import LoadFileScheduling
 
 SLOW_AREAS: Final = (
     *("docker", "chaos", "drills", "deploy", "house", "workflows", "remote", "sprites", "bench", "portable", "pages"),
-    *("real_agents", "live", "web"),
+    *("real_agents", "live", "web", "hostile_load", "upgrades", "suspensions", "demo", "entrances", "agent_matrix"),
+    *("workspace", "agentctl"),
 )
 """Folders whose tests start many processes or wait, the slowest first; such a folder may be part of a topic's."""
 SLOW_SECONDS: Final = 60.0
