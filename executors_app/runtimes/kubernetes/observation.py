@@ -17,7 +17,7 @@ from executors_app.runtimes.kubernetes.pod_state import NEVER_RAN, Pod, is_owned
 from executors_app.runtimes.kubernetes.reach import launch_state, pod_token, pod_url, status_client
 from executors_app.runtimes.kubernetes.volumes import Volume
 from executors_app.wire.errors import AgentctlForeign, ExecutorError
-from executors_app.wire.executions import ExecutionFacts, Observation, Observed, WorkspaceState
+from executors_app.wire.executions import NODE, ExecutionFacts, Observation, Observed, WorkspaceState
 from executors_app.wire.launch_tokens import LAUNCH_KEY
 
 log = logging.getLogger(__name__)
@@ -95,7 +95,7 @@ async def _poll(config: KubernetesConfig, execution: ExecutionFacts, pod: Pod, t
     except ExecutorError as error:
         return Observation.unknown(_unanswered(pod, str(error.details.get("reason", error.code))))
     kept = {name: value for name, value in execution.state.items() if name != LAUNCH_KEY}
-    state = {**kept, "container": pod.uid, "node": pod.node, **launch_state(pod, execution.auth_token)}
+    state = {**kept, "container": pod.uid, NODE: pod.node, **launch_state(pod, execution.auth_token)}
     return Observation(Observed.ALIVE, report=report, url=url, seen_at=datetime.now(UTC), state=state)
 
 

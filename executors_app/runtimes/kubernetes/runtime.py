@@ -36,7 +36,7 @@ from executors_app.wire.errors import (
     RepositoryUnusable,
     RuntimeUnavailable,
 )
-from executors_app.wire.executions import ExecutionFacts, ExitEvent, Launched, LaunchSpec, Observation, Orphan
+from executors_app.wire.executions import NODE, ExecutionFacts, ExitEvent, Launched, LaunchSpec, Observation, Orphan
 
 log = logging.getLogger(__name__)
 
@@ -82,7 +82,7 @@ class Kubernetes:
             up = await launch_pod(cluster, config, spec)
             namespace_uid = await cluster.namespace_uid()
         worktree = manifests.worktree_of(spec)
-        state = {"container": up.pod.uid, "node": up.pod.node, NAMESPACE: namespace_uid}
+        state = {"container": up.pod.uid, NODE: up.pod.node, NAMESPACE: namespace_uid}
         state |= launch_state(up.pod, spec.auth_token)
         if up.rebuilt:
             state["rebuilt"] = up.rebuilt

@@ -12,6 +12,7 @@ import pytest
 import yaml
 
 from executors_app import __version__
+from executors_app.runtimes.kubernetes.cluster import RIGHTS
 from kandev.environment import Environment, read_environment, variable_name
 from kandev.graceful_end import END_WITHIN
 from tests.deploy.helm.charts import CHART, EVERYTHING, MINIMAL, NAMESPACE, SETS, Refused, Rendered, render, with_value
@@ -130,7 +131,8 @@ class TestRights:
         role, binding = rendered.named("Role", "kandev"), rendered.named("RoleBinding", "kandev")
         assert role["metadata"]["namespace"] == binding["metadata"]["namespace"] == "kandev-sessions"
         assert binding["subjects"] == [{"kind": "ServiceAccount", "name": "kandev", "namespace": NAMESPACE}]
-        assert not [verb for rule in role["rules"] for verb in (*rule["verbs"], *rule["resources"]) if verb == "*"]
+        allowed = {(what, verb) for rule in role["rules"] for what in rule["resources"] for verb in rule["verbs"]}
+        assert allowed == {*RIGHTS, ("namespaces", "get")}, "what the runtime asks for, and can be asked for here"
 
     def test_nodes_are_the_only_thing_that_may_be_read_in_the_whole_cluster(self) -> None:
         role = render(EVERYTHING).named("ClusterRole", "agents-kandev-system-nodes")
