@@ -72,6 +72,12 @@ def _agent(*needed: Path) -> Callable[[], str]:
     return look
 
 
+def _kubernetes_stand_in() -> str:
+    from tests.kubernetes.standin import container  # noqa: PLC0415 - not needed by others
+
+    return container.missing()
+
+
 def _docker() -> str:
     from tests.docker import engine  # noqa: PLC0415 - not needed by others
 
@@ -116,6 +122,7 @@ SERVICES: Final[Mapping[str, Callable[[], str]]] = {
     "deepagents": _agent(PYTHON_OF_AGENTS),
     "peers": lambda: "" if PYTHON_OF_PEERS.exists() else "DBOS and JupyterHub are not installed (make peers)",
     "docker": _docker,
+    "kubernetes stand-in": _kubernetes_stand_in,
     "kubernetes": _kubernetes,
     "postgres": lambda: "" if postgresql.binaries() else "no PostgreSQL server is installed",
     "redis": _program("redis-server"),

@@ -24,7 +24,14 @@ MAIN_BROWSER: Final = (
 """The main path of a user: a session from start to end, including killed processes."""
 ONLY_IN_ALL: Final = (
     *("tests/bench/", "tests/chaos/", "tests/deploy/", "tests/fuzz/", "tests/hostile_agent/"),
-    *("tests/kubernetes/test_cluster", "tests/real_agents/", "tests/remote/", "tests/soak/", "tests/sprites/"),
+    *(
+        "tests/kubernetes/standin/",
+        "tests/kubernetes/test_cluster",
+        "tests/real_agents/",
+        "tests/remote/",
+        "tests/soak/",
+        "tests/sprites/",
+    ),
 )
 """Areas that need external engines, hosts, agents or tools, and long random runs."""
 MAIN_ON_POSTGRESQL: Final = (
