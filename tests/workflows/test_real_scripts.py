@@ -101,6 +101,7 @@ def test_exit_codes_and_extracted_outputs_are_returned(agentctl: Place) -> None:
     assert world["after"].outputs["output"] == "7 why 42 two"
 
 
+@pytest.mark.any_database
 @pytest.mark.parametrize("end", ["timeout", "cancel"])
 def test_stopped_script_ends_with_its_children(agentctl: Place, end: str) -> None:
     script = "setsid sh -c 'echo $$ >left; exec sleep 3600' & echo said; sleep 3600"
