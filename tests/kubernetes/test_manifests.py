@@ -100,6 +100,13 @@ def test_only_the_pod_of_agentctl_can_write_and_keeps_its_object_until_its_end_w
         assert names.EXECUTION_LABEL not in made[kind]["metadata"]["labels"]
 
 
+def test_hash_of_a_pod_follows_its_settings_and_not_its_launch() -> None:
+    made = [manifests.session_pod(config, launch_spec(), TOKEN) for config in CONFIGS]
+    hashes = [pod["metadata"]["annotations"][names.MADE_FROM] for pod in made]
+    assert hashes == [manifests.made_from(config, launch_spec()) for config in CONFIGS]
+    assert hashes[0] != hashes[1]
+
+
 def test_token_is_in_the_secret_and_in_no_other_object() -> None:
     made = objects(CONFIGS[0])
     assert TOKEN not in str([made[kind] for kind in made if kind != "secret"])

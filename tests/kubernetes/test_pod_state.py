@@ -106,7 +106,7 @@ def test_strange_object_is_read_without_an_error() -> None:
 )
 def test_answer_of_a_cluster_is_said_in_words(status: int, said: str, error: type[Exception], sentence: str) -> None:
     refused: Any = words.refusal(status, said, "create pods", "kandev")
-    assert type(refused) is error
+    assert refused.__class__ is error
     assert sentence in refused.message
     assert refused.message_for_staff.endswith(said)
 

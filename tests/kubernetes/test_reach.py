@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
@@ -24,7 +25,8 @@ def test_url_of_a_pod_names_it_in_every_process_and_fits_into_its_column() -> No
     pod = PodAddress(ClusterAddress(longest, "Arn:aws/Context_1@x:y"[:20]), "n" * 63, f"kandev-{SESSION}")
     url = pod.url(8700)
     assert pod_in_host(urlsplit(url).hostname) == pod
-    assert len(url) <= ExecutorRunning._meta.get_field("agentctl_url").max_length
+    column: Any = ExecutorRunning._meta.get_field("agentctl_url")
+    assert len(url) <= column.max_length
     assert tunnel_host_header(url) == {"Host": "localhost:8700"}
 
 

@@ -68,6 +68,9 @@ async def ensure_pod(cluster: Cluster, config: KubernetesConfig, spec: LaunchSpe
         lost = f"The volume claim {names.claim_name(spec.worktree_owner)} was removed."
     if pod is not None and volume.holder == pod.uid:
         return await _wait_until_ready(cluster, config, spec, pod, found=True)
+    if pod is not None and pod.made_from != manifests.made_from(config, spec):
+        await cluster.delete(PODS, pod.name, pod.uid)  # it has never run, and the settings have changed
+        pod = await _free_name(cluster, spec)
     rebuilt = ""
     with tempfile.TemporaryDirectory(prefix="kandev-seed-") as directory:
         seed = Path(directory) / "seed"
@@ -108,7 +111,7 @@ async def _free_name(cluster: Cluster, spec: LaunchSpec) -> Pod | None:
             if not pod.is_deleted:
                 if not is_owned(pod, spec.execution_id, spec.session_id):
                     raise LaunchFailed(
-                        f"The Pod {name} runs another execution of this session. Stop the session first."
+                        f"Another execution of this session uses the Pod {name}. Stop the session first."
                     )
                 return pod
         if time.monotonic() > deadline:
@@ -166,7 +169,10 @@ async def _wait_for_seed_time(cluster: Cluster, config: KubernetesConfig, spec: 
                 for_staff=words.shorten(pod.phase),
             )
         if obstacle is not None:
-            await cluster.delete(PODS, pod.name, pod.uid)
+            # One that waits for a node or a volume goes on waiting, so that an autoscaler is not interrupted: the
+            # next try finds it.
+            if not isinstance(obstacle, (words.PodUnschedulable, words.PodVolumeNotBound)):
+                await cluster.delete(PODS, pod.name, pod.uid)
             raise obstacle
         await asyncio.sleep(_POLL)
         pod = await _again(cluster, pod)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import base64
+import hashlib
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
+import orjson
 from django.conf import settings
 
 from executors_app.machine.git import workspace_root
@@ -92,7 +94,17 @@ def session_pod(config: KubernetesConfig, spec: LaunchSpec, token: str) -> dict[
     body["volumes"] += list(config.pod.get("volumes", []))
     body["initContainers"] = [_prepare(config, spec)]
     body["containers"] = [_agentctl(config, spec)]
+    pod["metadata"]["annotations"][names.MADE_FROM] = _hash(body)
     return pod
+
+
+def made_from(config: KubernetesConfig, spec: LaunchSpec) -> str:
+    """Return the hash that a Pod made now would have (``names.MADE_FROM``)."""
+    return str(session_pod(config, spec, "")["metadata"]["annotations"][names.MADE_FROM])
+
+
+def _hash(body: Mapping[str, Any]) -> str:
+    return hashlib.sha256(orjson.dumps(body, option=orjson.OPT_SORT_KEYS)).hexdigest()[:16]
 
 
 def reading_pod(config: KubernetesConfig, execution: ExecutionFacts, token: str, *, state: bool) -> dict[str, Any]:

@@ -60,7 +60,7 @@ async def judge(
         return Observation.unknown("foreign")
     if end := await volumes.proven_end(cluster, pod, volume):
         return await _dead(execution, end, volume)
-    if known.claims is not None and not pod.restarts and (volume is None or volume.holder != pod.uid):
+    if known.claims is not None and not pod.has_started and (volume is None or volume.holder != pod.uid):
         # It waits for a seed that only a launch sends: nothing of the execution can run.
         return await _dead(execution, NEVER_RAN, volume)
     if not pod.is_up:

@@ -68,6 +68,11 @@ class Pod:
         return str(names.annotations_of(self.entry).get(names.LAUNCH, ""))
 
     @property
+    def made_from(self) -> str:
+        """A hash of what it was made from."""
+        return str(names.annotations_of(self.entry).get(names.MADE_FROM, ""))
+
+    @property
     def phase(self) -> str:
         """Pending, Running, Succeeded, Failed or Unknown."""
         return str(self._status.get("phase", ""))
@@ -106,8 +111,8 @@ class Pod:
         return "running" in self._state(names.PREPARE, "initContainerStatuses")
 
     @property
-    def restarts(self) -> bool:
-        """Whether agentctl's container was ever started."""
+    def has_started(self) -> bool:
+        """Whether agentctl's container was ever started, or may have been."""
         status = self._container(names.AGENTCTL)
         return bool(status.get("containerID")) or "waiting" not in self._state(names.AGENTCTL)
 
