@@ -21,6 +21,9 @@ def launch_spec(**changes: Any) -> LaunchSpec:
 def execution_facts(**changes: Any) -> ExecutionFacts:
     """Return the facts of an execution."""
     values: dict[str, Any] = {
+        "id": EXECUTION,
+        "session_id": SESSION,
+        "task_id": TASK,
         "runtime": "kubernetes",
         "host_id": "",
         "agentctl_url": "",
@@ -28,7 +31,7 @@ def execution_facts(**changes: Any) -> ExecutionFacts:
         "status": "ready",
         "generation": 1,
     }
-    return ExecutionFacts(EXECUTION, SESSION, TASK, **(values | changes))
+    return ExecutionFacts(**(values | changes))
 
 
 def pod_object(

@@ -1,0 +1,133 @@
+"""The record of who may write to a volume: what is written, in which order, and what follows from it."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+
+from executors_app.runtimes.kubernetes import lifecycle, names, volumes
+from executors_app.runtimes.kubernetes.cluster import CLAIMS, PODS, SECRETS
+from executors_app.runtimes.kubernetes.pod_state import Pod
+from executors_app.runtimes.kubernetes.volumes import Volume
+from executors_app.runtimes.kubernetes.words import ConflictError
+from tests.kubernetes.objects import SESSION, execution_facts, pod_object
+
+ENDED: dict[str, Any] = {"terminated": {"exitCode": 0}}
+RUNNING: dict[str, Any] = {"running": {}}
+
+
+class MemoryCluster:
+    """Objects by kind and name, and a log of what was changed; ``fails_after`` changes it refuses every call."""
+
+    def __init__(self, *pods: Pod, holder: str = "", ended: str = "", fails_after: int = 1000):
+        annotations = {names.HOLDER: holder, names.ENDED: ended}
+        claim = {"metadata": {"name": names.claim_name(SESSION), "resourceVersion": "1", "annotations": annotations}}
+        self.objects: dict[tuple[str, str], Any] = {(CLAIMS, names.claim_name(SESSION)): claim}
+        for pod in pods:
+            self.objects[PODS, pod.name] = copy.deepcopy(dict(pod.entry))
+        self.log: list[str] = []
+        self.fails_after, self.out_of_service = fails_after, False
+
+    async def find(self, kind: str, name: str) -> Any:
+        return copy.deepcopy(self.objects.get((kind, name)))
+
+    async def mark(self, kind: str, entry: Any, annotations: dict[str, str], labels: Any = None) -> Any:
+        self._change(f"record {min(annotations)}")
+        found = self.objects[kind, entry["metadata"]["name"]]
+        if found["metadata"]["resourceVersion"] != entry["metadata"]["resourceVersion"]:
+            raise ConflictError("changed")
+        found["metadata"]["annotations"] |= annotations
+
+    async def release(self, kind: str, entry: Any, finalizer: str) -> None:
+        self._change("release")
+        self.objects[kind, entry["metadata"]["name"]]["metadata"]["finalizers"] = []
+
+    async def delete(self, kind: str, name: str, uid: str = "") -> None:
+        self._change(f"delete {kind}")
+        found = self.objects.get((kind, name))
+        if found is not None and found["metadata"].get("finalizers"):
+            found["metadata"]["deletionTimestamp"] = "now"
+        else:
+            self.objects.pop((kind, name), None)
+
+    async def is_out_of_service(self, node: str) -> bool:
+        return self.out_of_service
+
+    def _change(self, what: str) -> None:
+        if len(self.log) == self.fails_after:
+            raise ConnectionError("the process was killed here")
+        self.log.append(what)
+
+    @property
+    def volume(self) -> Volume:
+        return Volume(self.objects[CLAIMS, names.claim_name(SESSION)])
+
+
+async def test_end_is_recorded_before_the_object_may_go() -> None:
+    pod = pod_object(ENDED, ENDED, phase="Succeeded")
+    cluster: Any = MemoryCluster(pod, holder=pod.uid)
+    await volumes.settle(cluster, pod, SESSION, pod.end())
+    assert cluster.log == [f"record {names.ENDED}", "release", f"delete {PODS}", f"delete {SECRETS}"]
+    assert cluster.volume.last_end == "pod_ended"
+    assert (PODS, pod.name) not in cluster.objects
+
+
+@pytest.mark.parametrize("killed_after", range(4))
+async def test_end_can_be_settled_again_after_a_crash_anywhere(killed_after: int) -> None:
+    pod = pod_object(ENDED, ENDED, phase="Succeeded")
+    cluster: Any = MemoryCluster(pod, holder=pod.uid, fails_after=killed_after)
+    with pytest.raises(ConnectionError):
+        await volumes.settle(cluster, pod, SESSION, pod.end())
+    # Whatever is left, its absence or its presence says the same.
+    assert (PODS, pod.name) in cluster.objects or cluster.volume.last_end == "pod_ended"
+    cluster.fails_after = 1000
+    assert await lifecycle.end_pod(cluster, execution_facts())
+    assert cluster.volume.last_end == "pod_ended"
+
+
+@pytest.mark.parametrize(
+    ("holder", "ended", "end"),
+    [
+        ("", "", "pod_never_ran"),
+        ("uid-1", "", ""),
+        ("uid-1", "uid-1 out_of_memory", "out_of_memory"),
+        ("uid-1", "uid-1 whatever an agent cannot write", "pod_ended"),
+        ("uid-2", "uid-1 pod_ended", ""),
+    ],
+)
+def test_absent_pod_has_ended_only_if_the_record_says_so(holder: str, ended: str, end: str) -> None:
+    cluster = MemoryCluster(holder=holder, ended=ended)
+    assert cluster.volume.last_end == end
+
+
+@pytest.mark.parametrize(
+    ("pod", "holder", "taint", "end"),
+    [
+        (pod_object(RUNNING, ENDED, deleted=True, phase="Running"), "uid-1", False, ""),
+        (pod_object(RUNNING, ENDED, deleted=True, phase="Failed"), "uid-1", False, ""),
+        (pod_object(RUNNING, ENDED, deleted=True, phase="Running"), "uid-1", True, "node_out_of_service"),
+        (pod_object(RUNNING, ENDED, phase="Running"), "uid-1", True, ""),
+        (pod_object({"waiting": {}}, RUNNING, deleted=True, phase="Pending"), "", False, "pod_never_ran"),
+        (pod_object({"waiting": {}}, RUNNING, phase="Pending"), "", False, ""),
+        (pod_object({"waiting": {}}, ENDED, deleted=True, phase="Pending"), "uid-1", False, ""),
+    ],
+    ids=str,
+)
+async def test_pod_has_ended_by_its_node_s_word_or_a_person_s(pod: Pod, holder: str, taint: bool, end: str) -> None:
+    cluster: Any = MemoryCluster(pod, holder=holder)
+    cluster.out_of_service = taint
+    assert await volumes.proven_end(cluster, pod, cluster.volume) == end
+
+
+async def test_pod_of_another_execution_is_not_ended() -> None:
+    pod = pod_object(RUNNING, ENDED, phase="Running")
+    cluster: Any = MemoryCluster(pod, holder=pod.uid)
+    assert not await lifecycle.end_pod(cluster, execution_facts(session_id="another", worktree_id=SESSION))
+    assert cluster.log == []
+
+
+async def test_vanished_pod_without_a_record_has_not_ended() -> None:
+    cluster: Any = MemoryCluster(holder="uid-1")
+    assert not await lifecycle.end_pod(cluster, execution_facts())
