@@ -16,7 +16,7 @@ from sessions_app.metrics import models as metric_counts
 
 log = logging.getLogger(__name__)
 TIME_BUDGET: Final = 20.0
-"""Seconds after which a chore leaves the rest to the next run; all of them end within the worker's limit."""
+"""Seconds after which a chore leaves the rest to the next run."""
 DELETE_BATCH: Final = 200
 """Maximum number of rows that one transaction deletes."""
 MAX_NOTES: Final = 20

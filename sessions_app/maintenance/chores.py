@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
+import time
 import uuid
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -349,20 +351,44 @@ Progress = Callable[[int, int, str], None]
 
 
 def run_chores(
-    names: Collection[str] = (), *, dry_run: bool = False, progress: Progress = lambda done, total, name: None
+    names: Collection[str] = (),
+    *,
+    dry_run: bool = False,
+    progress: Progress = lambda done, total, name: None,
+    within: float | None = None,
 ) -> list[ChoreRun]:
-    """Run the named chores, or all, and return the result of each. A dry run writes nothing at all."""
+    """Run the named chores, or all, and return the result of each that began. A dry run writes nothing at all.
+
+    ``within``: seconds for all of them together. The chores that began longest ago then come first, so that those for
+    which no time was left, or behind one that was killed, are the first of the next run.
+    """
     wanted = [name for name in CHORES if not names or name in names]
-    done = []
-    for number, name in enumerate(wanted):
-        progress(number, len(wanted), name)
-        done.append(_run_chore(name, dry_run=dry_run))
-    progress(len(wanted), len(wanted), "")
+    deadline = math.inf
+    if within is not None:
+        deadline = time.monotonic() + within
+        wanted = _longest_waiting_first(wanted)
+    done: list[ChoreRun] = []
+    for name in wanted:
+        if time.monotonic() >= deadline:
+            left = wanted[len(done) :]
+            log.warning("maintenance: no time was left for %s; the next run begins with them", ", ".join(left))
+            break
+        progress(len(done), len(wanted), name)
+        done.append(_run_chore(name, dry_run=dry_run, deadline=deadline))
+    progress(len(done), len(wanted), "")
     return done
 
 
-def _run_chore(name: str, *, dry_run: bool) -> ChoreRun:
+def _longest_waiting_first(names: Collection[str]) -> list[str]:
+    begun = Chore.objects.filter(started_at__isnull=False).order_by("started_at").values_list("name", flat=True)
+    place = {name: number for number, name in enumerate(begun, start=1)}
+    return sorted(names, key=lambda name: place.get(name, 0))
+
+
+def _run_chore(name: str, *, dry_run: bool, deadline: float) -> ChoreRun:
+    """Run one chore for at most ``TIME_BUDGET``, and no longer than until ``deadline`` (``time.monotonic``)."""
     work = ChoreRun(name, dry_run=dry_run)
+    work.deadline = min(work.deadline, deadline)
     if not dry_run:
         Chore.objects.update_or_create(name=name, defaults={"started_at": timezone.now()})
     try:

@@ -8,6 +8,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+from django.conf import settings
 from django.contrib.sessions.models import Session as WebSession
 from django.db import DatabaseError, connection, models
 from django.utils import timezone
@@ -36,6 +37,7 @@ from sessions_app.models import (
 from sessions_app.notifications.models import Delivery
 from sessions_app.waits.models import mint_wait_key
 from sessions_app.waits.rules.wait_keys import WaitKind
+from sessions_app.worker.maintenance import WITHIN
 from tests.maintenance.chores import LONG_AGO, run_chore
 from tests.supervisor.rows import make_user, running_session
 
@@ -257,3 +259,35 @@ def test_host_that_sessions_name_stays_known_however_long_it_has_been_gone() -> 
     assert list(kept) == [(place, LONG_AGO - timedelta(days=1)) for place in ("p1", "p3")]
     losses.declare_lost("build-1", None)
     assert losses.count_lost() == 1
+
+
+def test_chores_without_time_left_are_the_first_of_the_next_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [0.0]
+    limits = {}
+
+    def slow(work: chore_run.ChoreRun) -> None:
+        limits[work.chore] = work.deadline - now[0]
+        now[0] += 15
+
+    monkeypatch.setattr("time.monotonic", lambda: now[0])
+    monkeypatch.setattr("sessions_app.maintenance.chores.CHORES", dict.fromkeys("abcd", slow))
+    assert [work.chore for work in run_chores(within=40)] == ["a", "b", "c"]
+    assert limits == {"a": 20, "b": 20, "c": 10}, "none may take longer than is left for all"
+    assert [work.chore for work in run_chores(within=20)] == ["d", "a"]
+    assert [work.chore for work in run_chores(within=20)] == ["b", "c"]
+    assert [work.chore for work in run_chores()] == ["a", "b", "c", "d"], "somebody who runs them waits for all"
+
+
+def test_chore_that_was_killed_does_not_stop_those_behind_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    def killed(work: chore_run.ChoreRun) -> None:
+        raise SystemExit
+
+    monkeypatch.setattr("sessions_app.maintenance.chores.CHORES", {"a": killed, "b": lambda work: None})
+    with pytest.raises(SystemExit):
+        run_chores(within=60)
+    monkeypatch.setattr("sessions_app.maintenance.chores.CHORES", dict.fromkeys("ab", lambda work: None))
+    assert [work.chore for work in run_chores(within=60)] == ["b", "a"]
+
+
+def test_all_chores_together_end_within_the_limit_of_a_job() -> None:
+    assert settings.Q_CLUSTER["timeout"] >= WITHIN + 2 * chore_run.TIME_BUDGET
