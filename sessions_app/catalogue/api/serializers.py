@@ -77,7 +77,7 @@ class NewExecutorSerializer(StrictModelSerializer):
     def validate(self, attrs: dict[str, Any]) -> dict[str, Any]:
         """Validate with the model, which knows the runtimes and their configuration."""
         if "host" in attrs:
-            attrs["host"] = find_host(attrs["host"])
+            attrs["host"] = find_host(attrs["host"], attrs.get("runtime", ""))
         Executor(**attrs).clean()
         return attrs
 
@@ -86,13 +86,19 @@ class ExecutorChangeSerializer(StrictSerializer, StrictModelSerializer):
     """Changes of an executor's settings; with ``version``, they are saved only over that version."""
 
     config = SizedDictField(required=False)
+    host = StrictCharField(
+        required=False,
+        allow_blank=True,
+        max_length=100,
+        help_text="Name of the only host that starts sessions there. Empty: any that has the repository.",
+    )
     is_default = serializers.BooleanField(required=False, help_text="Only true: another one takes over.")
     disabled = serializers.BooleanField(required=False, help_text="Disabled: no new session can use it.")
     version = StrictCharField(required=False, max_length=64)
 
     class Meta:
         model = Executor
-        fields = ("name", "config", "max_live", "is_default", "disabled", "version")
+        fields = ("name", "config", "max_live", "host", "pool", "labels", "is_default", "disabled", "version")
         # A name that is taken is found by the service, under its lock.
         extra_kwargs = {"name": {"required": False, "validators": []}}
 

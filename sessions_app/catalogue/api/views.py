@@ -70,14 +70,17 @@ class ExecutorDetailView(ApiView):
 
     @document_responses({200: ExecutorSerializer}, 400, 403, 404, 409, request=ExecutorChangeSerializer)
     def patch(self, request: UserRequest, executor_id: uuid.UUID) -> Response:
-        """Change name, settings or capacity of an executor, make it the default, disable or enable it. Staff only.
+        """Change name, settings, capacity, host, pool or labels of an executor, make it the default, or disable it.
 
-        With `version`, it is saved only over that version, else 409 `settings_changed`. The runtime never changes.
+        Staff only. Another host is where new sessions start: those that exist stay where they are. With `version`, it
+        is saved only over that version, else 409 `settings_changed`. The runtime never changes.
         """
         values = self.body(ExecutorChangeSerializer)
         version, disabled = values.pop("version", None), values.pop("disabled", None)
         becomes_default = values.pop("is_default", False)
         with transaction.atomic():
+            if "host" in values:
+                values["host_id"] = executor_settings.find_host_id(executor_id, values.pop("host"))
             executor = executor_settings.change_executor(executor_id, values, version, request.user)
             if disabled is False:
                 executor = executor_settings.set_disabled(executor_id, request.user, disabled=False)

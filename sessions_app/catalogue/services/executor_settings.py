@@ -20,7 +20,8 @@ from executors_app.models import Executor
 from sessions_app.accounts.audit import record_change
 from sessions_app.accounts.guarded_settings import SettingsRules, add_row, change_row, set_row_disabled
 from sessions_app.catalogue.services.offers import default_executor, offered_executors
-from sessions_app.kernel.services.errors import Conflict, DefaultExecutor, NotFound
+from sessions_app.kernel.services.errors import Conflict, DefaultExecutor, Invalid, NotFound
+from sessions_app.placement.services.executor_hosts import find_host
 
 EDITED: Final = ("name", "config", "max_live", "host_id", "pool", "labels")
 """What can be changed later. Another runtime would be another place: its executions would not be found again."""
@@ -83,6 +84,21 @@ def change_executor(executor_id: uuid.UUID, values: Mapping[str, Any], version: 
     Raises NotFound, ReadOnly, SettingsChanged, Invalid.
     """
     return change_row(_RULES, executor_id, values, by, version)
+
+
+def find_host_id(executor_id: uuid.UUID, name: str) -> int | None:
+    """Return the id of the host with this name that an executor may belong to; None for an empty name.
+
+    Raises NotFound, Invalid.
+    """
+    runtime = Executor.objects.filter(pk=executor_id).values_list("runtime", flat=True).first()
+    if runtime is None:
+        raise NotFound
+    try:
+        host = find_host(name, runtime)
+    except ValidationError as error:
+        raise Invalid(error.messages[0], field="host") from error
+    return None if host is None else host.pk
 
 
 def set_disabled(executor_id: uuid.UUID, by: User, *, disabled: bool) -> Executor:

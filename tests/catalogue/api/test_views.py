@@ -6,11 +6,13 @@ from typing import Any
 import pytest
 from django.contrib.admin.models import LogEntry
 from django.contrib.auth.models import Group, User
+from django.utils import timezone
 from rest_framework.test import APIClient
 
 from executors_app.models import AgentProfile, Executor
+from sessions_app.accounts.audit import recent_changes
 from sessions_app.accounts.models import TeamRole
-from sessions_app.models import TaskSession
+from sessions_app.models import Host, TaskSession
 from tests.api.world import SECRET, World, client_of
 from tests.placement.hosts import add_supervisor
 
@@ -114,6 +116,43 @@ def test_host_of_an_executor_is_set_by_name_and_shown_to_staff(world: World, sta
     assert [row["host"] for row in seen] == [None, None]
     unknown = staff.post(EXECUTORS, {**body, "name": "elsewhere", "host": "moon"}, format="json")
     assert (unknown.status_code, list(unknown.json()["details"])) == (400, ["host"])
+
+
+def test_host_of_an_executor_is_changed_by_name(world: World, staff: APIClient) -> None:
+    add_supervisor("build-1")
+    address = f"{EXECUTORS}{world.executor.id}/"
+    version = staff.get(address).json()["version"]
+    changed = staff.patch(address, {"host": "build-1", "version": version}, format="json")
+    assert (changed.status_code, changed.json()["host"]) == (200, "build-1")
+    late = staff.patch(address, {"host": "", "version": version}, format="json")
+    assert (late.status_code, late.json()["code"]) == (409, "settings_changed")
+    assert client_of(world.member).patch(address, {"host": ""}, format="json").status_code == 403
+    assert staff.patch(address, {"host": "", "labels": "gpu"}, format="json").json()["host"] is None
+    assert [line.change_message for line in recent_changes(world.executor)] == [
+        "Changed labels, host_id.",
+        "Changed host_id.",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("host", "runtime", "says"),
+    [
+        ("moon", "local_standalone", "There is no host with this name"),
+        ("web-1", "local_standalone", "No supervisor has run on this host"),
+        ("build-1", "remote", "do not depend on a host"),
+    ],
+)
+def test_host_that_could_start_nothing_there_is_refused(
+    world: World, staff: APIClient, host: str, runtime: str, says: str
+) -> None:
+    add_supervisor("build-1")
+    Host.objects.create(name="web-1", first_seen_at=timezone.now())
+    Executor.objects.filter(pk=world.executor.pk).update(runtime=runtime)
+    answer = staff.patch(f"{EXECUTORS}{world.executor.id}/", {"host": host}, format="json")
+    assert (answer.status_code, list(answer.json()["details"])) == (400, ["host"])
+    assert says in answer.json()["message"]
+    world.executor.refresh_from_db()
+    assert world.executor.host is None
 
 
 def test_probe_counts_what_it_observes(world: World, staff: APIClient) -> None:
