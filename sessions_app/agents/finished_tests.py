@@ -72,7 +72,8 @@ def delete_finished_tests() -> DeletedTests:
 
 def _find_tests() -> list[TaskSession]:
     rows = _finished_tests().select_related("task__team", "task__repository", "agent_profile", "executor")
-    return list(rows.defer(*SECRET_FIELDS).order_by("created_at")[:AT_ONCE])
+    # In random order: tests that cannot be deleted would otherwise keep all others.
+    return list(rows.defer(*SECRET_FIELDS).order_by("?")[:AT_ONCE])
 
 
 def _finished_tests() -> QuerySet[TaskSession]:

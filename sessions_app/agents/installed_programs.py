@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import uuid
+from collections.abc import Iterator
 from typing import Final
 
 from executors_app.encryption import SecretUnreadable
@@ -17,7 +18,8 @@ from sessions_app.models import (
     TaskSession,
 )
 
-MAX_SESSIONS: Final = 200
+AT_ONCE: Final = 200
+"""Sessions that are read at once."""
 
 
 class InstalledPrograms:
@@ -46,13 +48,14 @@ class InstalledPrograms:
         self._missing = missing
         return sum(retry_session(session_id) for session_id in ready if has_owner_in_team(session_id))
 
-    def _load_waiting(self) -> list[TaskSession]:
+    def _load_waiting(self) -> Iterator[TaskSession]:
         here = ExecutorRunning.objects.filter(runtime=LOCAL, host_id=identity.host_id())
         rows = waiting_for_a_person(TaskSession.objects.all()).filter(
             error_code=Code.PROGRAM_MISSING, agent_execution_id__in=here.values("id")
         )
         # Without an order: to sort by id, SQLite would read all sessions by their ids instead of those with an error.
-        return list(rows.select_related("agent_profile", "executor").order_by()[:MAX_SESSIONS])
+        # All of them, some at a time: those whose program stays missing must not keep the others waiting.
+        yield from rows.select_related("agent_profile", "executor").order_by().iterator(chunk_size=AT_ONCE)
 
 
 def _is_installed(session: TaskSession) -> bool:

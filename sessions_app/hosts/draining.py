@@ -42,7 +42,7 @@ from sessions_app.turns.interruptions import record_agent_stopped, record_ended_
 
 log = logging.getLogger(__name__)
 BATCH: Final = 200
-"""Sessions that are looked at in one step."""
+"""Sessions that one query returns."""
 RELEASED_REASON: Final = "uncordoned"
 """``status_reason`` of an execution whose host is back in service, until it is started."""
 AT_REST: Final = frozenset({AgentState.IDLE, AgentState.NONE, AgentState.EXITED, AgentState.FAILED})
@@ -51,22 +51,30 @@ AT_REST: Final = frozenset({AgentState.IDLE, AgentState.NONE, AgentState.EXITED,
 async def stop_sessions_at_rest(registry: ExecutionRegistry) -> bool:
     """Stop the sessions of this supervisor that are at rest; return whether any that runs here is left.
 
-    Their ends are intents: a crash leaves them to the next supervisor.
+    All are looked at, so that those whose turns go on keep no other one waiting. Their ends are intents: a crash leaves
+    them to the next supervisor.
     """
-    running = await registry.database(load_running_here, registry.boot_id)
-    for session_id in running:
-        await _stop_if_at_rest(registry, session_id)
-    return bool(running)
+    after: uuid.UUID | None = None
+    while running := await registry.database(load_running_here, registry.boot_id, after):
+        for session_id in running:
+            await _stop_if_at_rest(registry, session_id)
+        after = running[-1]
+    return after is not None
 
 
-def load_running_here(boot_id: str) -> list[uuid.UUID]:
-    """Return the sessions of ``boot_id`` whose executions only this host reaches and that are up."""
+def load_running_here(boot_id: str, after: uuid.UUID | None = None) -> list[uuid.UUID]:
+    """Return the sessions of ``boot_id`` whose executions only this host reaches and that are up; at most ``BATCH``.
+
+    In the order of their ids; ``after``: those behind this one.
+    """
     rows = ExecutorRunning.objects.filter(
         owner=boot_id,
         status=ExecutorStatus.READY,
         runtime__in=bound_runtimes(),
         session__agent_execution_id=F("id"),
     )
+    if after is not None:
+        rows = rows.filter(session_id__gt=after)
     return list(rows.order_by("session_id").values_list("session_id", flat=True)[:BATCH])
 
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from functools import partial
 
 from sessions_app.hosts import cordons, draining, losses, returns
 from sessions_app.hosts.heartbeats import Heartbeat
 from sessions_app.hosts.intervals import beat_every
 from sessions_app.hosts.models import Role
+from sessions_app.kernel.guarded_jobs import guard_job
 from sessions_app.supervisor.change_counter import REST
 from sessions_app.supervisor.job import Job, Supervisor
 
@@ -86,6 +86,10 @@ class MaintenanceJob(Job):
         """End the executions of hosts that were declared lost, in case whoever declared it could not."""
         for lost in await self.registry.database(losses.load_lost):
             is_here = await asyncio.to_thread(losses.is_work_here, lost)
-            if await self.registry.database(partial(losses.end_lost, lost, is_here=is_here)):
+            if await self.registry.database(guard_job, lost.session_id, "its lost host", _end_lost, lost, is_here):
                 self._may_run_lost = True
                 self.supervisor.dispatcher.announce_work()
+
+
+def _end_lost(lost: losses.LostExecution, is_here: bool) -> bool:
+    return losses.end_lost(lost, is_here=is_here)

@@ -118,7 +118,8 @@ def count_lost(name: str = "") -> int:
 
 def load_lost(name: str = "", limit: int = BATCH) -> list[LostExecution]:
     """Return the next executions of lost hosts that are to be ended; of the host with this name, or of all."""
-    rows = _open_executions(name).select_related("session__task__repository").order_by("session_id")[:limit]
+    # In random order: sessions that cannot be ended would otherwise keep all others.
+    rows = _open_executions(name).select_related("session__task__repository").order_by("?")[:limit]
     names = _names_of_lost_places()
     return [_lost_execution(row, names.get(row.host_id, name)) for row in rows]
 

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import uuid
 from collections import defaultdict
+from typing import Final
 
 from django.db import IntegrityError
+from django.db.models import CharField, Exists, OuterRef, Value
+from django.db.models.functions import Cast, Concat
 from django.utils import timezone
 
 from sessions_app.attention.services.inbox import overdue_prompts
@@ -26,20 +29,19 @@ from sessions_app.prompts.events import PromptOverdue
 from sessions_app.recovery.services.assessment import assess_session
 from sessions_app.sessions.rules.situation_facts import DISK_CODES
 
-OVERDUE_BATCH = 200
+_EVENT_KEY: Final = "prompt.overdue:"
+OVERDUE_BATCH: Final = 200
 """Prompts that one pass handles at most; the next pass follows within a second."""
 
 
 def report_overdue_prompts() -> int:
     """Record ``session.prompt.overdue`` once for every overdue prompt; return how many."""
-    found = list(overdue_prompts().order_by("id").values_list("id", "session_id")[:OVERDUE_BATCH])
-    known = set(
-        SessionEvent.objects.filter(once__in=[_event_key(key) for key, _ in found]).values_list("once", flat=True)
-    )
+    reported = SessionEvent.objects.filter(once=Concat(Value(_EVENT_KEY), Cast(OuterRef("id"), CharField())))
+    # In random order: prompts whose report fails each time would otherwise keep all others from theirs.
+    new = overdue_prompts().exclude(Exists(reported)).order_by("?")
     by_session = defaultdict(list)
-    for key, session_id in found:
-        if _event_key(key) not in known:
-            by_session[session_id].append(key)
+    for key, session_id in new.values_list("id", "session_id")[:OVERDUE_BATCH]:
+        by_session[session_id].append(key)
     return sum(
         guard_job(session_id, "its overdue prompts", _record_overdue, session_id, keys)
         for session_id, keys in by_session.items()
@@ -47,7 +49,7 @@ def report_overdue_prompts() -> int:
 
 
 def _event_key(key: int) -> str:
-    return f"prompt.overdue:{key}"
+    return f"{_EVENT_KEY}{key}"
 
 
 def _record_overdue(session_id: uuid.UUID, keys: list[int]) -> int:

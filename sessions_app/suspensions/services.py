@@ -119,7 +119,8 @@ def _go_on_after_end(transaction: SessionTransaction, by: User) -> WentOn:
 
 def end_due_suspensions() -> int:
     """Let the sessions go on whose limit has ended; return how many."""
-    found = list(due_suspensions().values_list("id", "session_id")[:BATCH])
+    # In random order: sessions that cannot go on would otherwise keep all others waiting.
+    found = list(due_suspensions().order_by("?").values_list("id", "session_id")[:BATCH])
     return sum(guard_job(session_id, "its suspension", _end_due, key, session_id) for key, session_id in found)
 
 

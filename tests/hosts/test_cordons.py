@@ -180,6 +180,29 @@ def test_draining_leaves_a_session_that_is_busy(busy: str) -> None:
     assert names(session) == before
 
 
+def test_sessions_that_do_not_come_to_rest_keep_no_other_from_being_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
+    sessions = sorted((session_here() for _ in range(5)), key=lambda session: session.id)
+    looked_at: list[Any] = []
+
+    class Registry:
+        boot_id = MINE.owner
+
+        async def database(self, function: Any, *arguments: Any) -> Any:
+            return function(*arguments)
+
+    async def look(registry: Any, session_id: Any) -> bool:
+        looked_at.append(session_id)
+        return False
+
+    monkeypatch.setattr(draining, "BATCH", 2)
+    monkeypatch.setattr(draining, "_stop_if_at_rest", look)
+    # Run by hand: a loop of its own would use another connection than the test.
+    with pytest.raises(StopIteration) as ended:
+        draining.stop_sessions_at_rest(Registry()).send(None)  # type: ignore[arg-type]
+    assert ended.value.value is True, "some that run here are left"
+    assert looked_at == [session.id for session in sessions]
+
+
 def test_queued_prompt_begins_no_turn_on_a_host_that_drains() -> None:
     session = session_here()
     Prompt.objects.create(session=session, message_id="p1", text="go", state="queued")

@@ -149,6 +149,13 @@ def test_session_that_cannot_be_written_blocks_no_other(monkeypatch: pytest.Monk
     assert (overdue_events(ill), len(overdue_events(healthy))) == ([], 1)
 
 
+def test_prompts_behind_many_that_were_reported_are_reported_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(overdue, "OVERDUE_BATCH", 2)
+    sessions = [with_old_prompt(failed()) for _ in range(5)]
+    assert [overdue.report_overdue_prompts() for _ in range(4)] == [2, 2, 1, 0]
+    assert all(len(overdue_events(session)) == 1 for session in sessions)
+
+
 def test_page_reports_the_overdue_prompt_and_offers_to_withdraw_it() -> None:
     now, session = timezone.now(), with_old_prompt(failed())
     Supervisor.objects.create(boot_id="boot", host_id="host", started_at=now, beat_at=now, swept_at=now)
