@@ -87,7 +87,7 @@ _METRICS: Final = (
     Metric(
         "kandev_resume_duration_seconds",
         "histogram",
-        "Time from the request to start an agent until it is running, including waits for capacity.",
+        "Time from the death of an agent, else from the request for a start, until one is running, with all waits.",
         buckets=RESUME_BUCKETS,
     ),
     Metric("kandev_reconciler_sessions_restarted_total", "counter", "Agents that were restarted automatically."),

@@ -690,9 +690,21 @@ def _require_lease(execution: ExecutorRunning | None, lease: Lease) -> None:
         raise LeaseLost("The session has moved to another execution.")
 
 
-def create_intent(session: TaskSession, kind: str, by: User | None, payload: dict[str, Any] | None = None) -> Intent:
-    """Write an intent in the caller's transaction, and wake the supervisors after the commit."""
-    intent = Intent.objects.create(session=session, kind=kind, by=by, payload=payload or {})
+def create_intent(
+    session: TaskSession,
+    kind: str,
+    by: User | None,
+    payload: dict[str, Any] | None = None,
+    *,
+    agent_died_at: datetime | None = None,
+) -> Intent:
+    """Write an intent in the caller's transaction, and wake the supervisors after the commit.
+
+    ``agent_died_at``: of a start, when the agent died that it replaces.
+    """
+    intent = Intent.objects.create(
+        session=session, kind=kind, by=by, payload=payload or {}, agent_died_at=agent_died_at
+    )
     crash_points.reached("request.order_written", session.id)
     on_commit(lambda: crash_points.reached("request.order_committed", session.id))
     wakeups.notify_on_commit()

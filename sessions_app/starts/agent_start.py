@@ -344,6 +344,7 @@ def _mark_agent_up(transaction: SessionTransaction, plan: StartClaim, verdict: V
         launch_id=str(plan.intent_id),
         next_restart_at=None,
         ready_since=timezone.now(),
+        died_at=None,
         context_mismatch=False,
         metadata={**transaction.session.metadata, "workspace_only": False, REPORTED_GONE: None},
         inject_history=verdict.kind == ReceiptKind.INJECTED,

@@ -197,6 +197,11 @@ def _is_being_stopped(transaction: SessionTransaction) -> bool:
 
 def record_agent_stopped(transaction: SessionTransaction) -> None:
     """Write that no agent is running, because a stop was requested."""
+    _write_agent_gone(transaction)
+    transaction.set_fields(died_at=None)
+
+
+def _write_agent_gone(transaction: SessionTransaction) -> None:
     reset_attempts_if_stable(transaction)
     continuity.mark_receipt_unproven(transaction)
     forget_own_wait(transaction.session)
@@ -209,7 +214,8 @@ def record_agent_death(transaction: SessionTransaction) -> None:
     No restart is scheduled if the session's policy leaves it to a person.
     """
     was_up = bool(transaction.session.launch_id)
-    record_agent_stopped(transaction)
+    _write_agent_gone(transaction)
+    # A death is reported more than once, by the journal and by sweeps: only the first report says when it was.
     if was_up and _restarts_by_itself(transaction):
         first = timedelta(seconds=settings.KANDEV_RESTART_DELAY)
         jitter = random.random()  # noqa: S311  (no secret)
@@ -217,7 +223,7 @@ def record_agent_death(transaction: SessionTransaction) -> None:
         next_restart_at = None
         if wait:
             next_restart_at = transaction.at + wait
-        transaction.set_fields(next_restart_at=next_restart_at)
+        transaction.set_fields(next_restart_at=next_restart_at, died_at=transaction.at)
 
 
 def _restarts_by_itself(transaction: SessionTransaction) -> bool:

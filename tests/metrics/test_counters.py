@@ -147,6 +147,20 @@ def test_duration_of_a_start_is_in_the_bucket_whose_bound_it_does_not_exceed(
     assert shown("kandev_resume_duration_seconds_sum") == {(): pytest.approx(seconds)}
 
 
+@pytest.mark.parametrize("is_stored", [False, True], ids=["computed", "stored"])
+@pytest.mark.parametrize(("died", "seconds"), [(-20, 23), (0.5, 3), (None, 3)], ids=str)
+def test_restart_takes_from_the_death_of_the_agent(died: float | None, seconds: float, is_stored: bool) -> None:
+    session = make_session()
+    asked = timezone.now() - timedelta(hours=1)
+    died_at = None if died is None else asked + timedelta(seconds=died)
+    session.intents.update(
+        outcome="resumed", created_at=asked, agent_died_at=died_at, done_at=asked + timedelta(seconds=3)
+    )
+    if is_stored:
+        assert metric_counters.store_values(10) == 1
+    assert shown("kandev_resume_duration_seconds_sum") == {(): pytest.approx(seconds)}
+
+
 def test_failed_start_has_no_duration() -> None:
     session = make_session()
     session.intents.update(outcome="spawn_failed", done_at=timezone.now())

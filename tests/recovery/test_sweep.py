@@ -299,6 +299,14 @@ def test_agent_that_died_long_ago_does_not_count_as_stable(runtime: RecordingRun
     assert execution_of(session).last_seen_at == began + timedelta(seconds=5)
 
 
+def test_start_after_a_death_says_when_the_agent_died(runtime: RecordingRuntime) -> None:
+    session = running_session(runtime=runtime.name, execution=NO_LEASE)
+    sweep_once()
+    (start,) = session.intents.filter(kind="start", done_at=None)
+    assert start.agent_died_at is not None
+    assert start.agent_died_at == fresh(session).died_at <= start.created_at
+
+
 @pytest.mark.parametrize("seen", [DEAD, UNKNOWN], ids=["dead", "unknown"])
 def test_unsuccessful_observation_does_not_update_last_seen(runtime: RecordingRuntime, seen: Observation) -> None:
     last = timezone.now() - timedelta(hours=1)

@@ -12,14 +12,15 @@ from django.utils import timezone
 from executors_app.wire.protocol import JournalKind
 from sessions_app.models import Prompt, TaskSession, session_transaction
 from sessions_app.recovery.services.assessment import assess_session
+from sessions_app.sessions.services.intents import request_resume
 from sessions_app.sessions.services.status import load_status
 from sessions_app.sessions.views.session_page import composer_refusal, wants_start_on_open
 from sessions_app.sessions.views.session_summary import banner_buttons
 from sessions_app.starts.rules.restart_rules import restart_delay_after_death, stable_after
-from sessions_app.turns.interruptions import explain_agent_deaths
+from sessions_app.turns.interruptions import explain_agent_deaths, record_agent_death
 from tests.pages.world import supervise
 from tests.supervisor.journals import Journal, ingest
-from tests.supervisor.rows import change, fresh, running_session, shown_situation
+from tests.supervisor.rows import change, fresh, make_user, running_session, shown_situation
 
 pytestmark = pytest.mark.django_db
 
@@ -54,6 +55,22 @@ def test_restart_delay_grows_with_each_death_after_the_first(attempts: int, most
 def test_no_restart_is_scheduled_that_will_not_happen(fields: dict[str, Any]) -> None:
     session = ingest_exit(running_session(**{"start_attempts": 2, **fields}))
     assert session.next_restart_at is None
+
+
+def test_death_before_a_restart_is_remembered_until_a_person_takes_over() -> None:
+    session = ingest_exit(running_session())
+    died_at = session.died_at
+    assert died_at is not None
+    with session_transaction(session.id) as transaction:
+        record_agent_death(transaction)
+    assert fresh(session).died_at == died_at, "a sweep that finds it dead, too, is no second death"
+    request_resume(session.id, make_user())
+    assert fresh(session).died_at is None
+
+
+@pytest.mark.parametrize("fields", [{"policy": "manual"}, {"desired_state": "stopped"}], ids=min)
+def test_death_that_nobody_waits_for_is_not_remembered(fields: dict[str, Any]) -> None:
+    assert ingest_exit(running_session(**fields)).died_at is None
 
 
 def test_requested_exit_schedules_no_delay() -> None:

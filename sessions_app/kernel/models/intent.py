@@ -63,11 +63,14 @@ class Intent(TeamModel):
     payload = ObjectField(default=dict, blank=True)
     by = models.ForeignKey(settings.AUTH_USER_MODEL, models.SET_NULL, null=True, blank=True, related_name="+")
     created_at = models.DateTimeField(default=timezone.now, editable=False)
+    agent_died_at = models.DateTimeField(null=True, blank=True, editable=False)
+    """Of a start that nobody requested: when the agent died that it replaces; None if none did."""
     claimed_generation = models.BigIntegerField(null=True, blank=True)
     done_at = models.DateTimeField(null=True, blank=True)
     outcome = models.CharField(max_length=64, blank=True, default="")
     seconds = models.FloatField(null=True, blank=True, editable=False)
-    """Of a successful start: from the request until the agent ran; None until maintenance has stored it."""
+    """Of a successful start: from the agent's death, else the request, until one ran; None until maintenance stores it.
+    """
     bucket = models.FloatField(null=True, blank=True, editable=False)
     """The bound in seconds of its bucket in ``kandev_resume_duration_seconds``; above the last one, ``seconds``."""
 

@@ -158,6 +158,8 @@ class TaskSession(TeamModel):
     start_rank = models.BigIntegerField(null=True, blank=True, editable=False)
     """Its position in the queue of automatic starts (``starts.rules.restart_rules``); None: it does not wait."""
     ready_since = models.DateTimeField(null=True, blank=True)
+    died_at = models.DateTimeField(null=True, blank=True)
+    """When its agent died that Kandev is to start again by itself, until an agent runs or a person takes over."""
     stalled_since = models.DateTimeField(null=True, blank=True)
     """Since when the open turn is silent, if for longer than ``KANDEV_STALL_NOTICE``; else None."""
     launch_id = models.CharField(max_length=64, blank=True, default="")

@@ -677,7 +677,9 @@ def _create_start_intent(transaction: SessionTransaction, decision: Decision) ->
     mode = Mode.WORKSPACE_ONLY
     if decision.agent_action == "resume" or not transaction.session.has_agent:
         mode = Mode.AUTO
-    intent = create_intent(transaction.session, IntentKind.START, None, {"mode": mode})
+    intent = create_intent(
+        transaction.session, IntentKind.START, None, {"mode": mode}, agent_died_at=transaction.session.died_at
+    )
     transaction.record_event(
         RestartOrdered(
             cause=decision.rule,

@@ -97,7 +97,7 @@ def require_mode(assessment: Assessment, mode: str) -> None:
 
 def want_running(transaction: SessionTransaction, by: User | None) -> None:
     """Record that the user wants the session to run."""
-    transaction.set_fields(desired_state=DesiredState.RUNNING, stopped_by_user=False, start_rank=None)
+    transaction.set_fields(desired_state=DesiredState.RUNNING, stopped_by_user=False, start_rank=None, died_at=None)
     if transaction.session.owner_id is None and by is not None:
         transaction.set_fields(owner_id=by.id)
 
