@@ -35,6 +35,19 @@ NOT_LOADED: Final = (
     "kandev.graceful_end",
 )
 """Modules, and packages with all that is in them, that a running process never imports."""
+ONLY_FOR_WEB: Final = (
+    "views",
+    "forms",
+    "urls",
+    "api",
+    "mcp_server",
+    "consumers",
+    "routing",
+    "asgi",
+    "web_server",
+    "templatetags",
+)
+"""How the names end of modules and packages that only a web server imports. They take most of the memory."""
 CACHED_FILES: Final = (
     ("sessions_app.pages.assets", "bundles"),
     ("sessions_app.pages.views.design", "read_design_tokens"),
@@ -44,9 +57,13 @@ _NEVER_IMPORTED: Final = frozenset({"__main__", "migrations", "commands"})
 
 
 class Preloading:
-    """Loads everything once, some time after it was made."""
+    """Loads everything that its process may need once, some time after it was made.
 
-    def __init__(self) -> None:
+    ``for_web``: whether a web server runs in the process, or in one that is forked from it.
+    """
+
+    def __init__(self, *, for_web: bool) -> None:
+        self._for_web = for_web
         self._due_at = time.monotonic() + AFTER
         self._is_done = False
 
@@ -54,23 +71,25 @@ class Preloading:
         """Load everything if it is time and has not been done."""
         if not self._is_done and time.monotonic() >= self._due_at:
             self._is_done = True
-            load_everything()
+            load_everything(for_web=self._for_web)
 
 
-def load_later() -> None:
+def load_later(*, for_web: bool) -> None:
     """Load everything ``AFTER`` seconds from now, in a thread that does not keep the process alive."""
-    timer = threading.Timer(AFTER, load_everything)
+    timer = threading.Timer(AFTER, load_everything, kwargs={"for_web": for_web})
     timer.name, timer.daemon = "preloading", True
     timer.start()
 
 
-def load_everything() -> None:
+def load_everything(*, for_web: bool = True) -> None:
     """Import the modules of Kandev and compile all templates; what cannot be loaded is logged and left out.
+
+    Without ``for_web`` neither what only a web server needs, nor the templates: no other process shows pages.
 
     Never raises an Exception: the process works without it, as long as its files stay.
     """
     failed = 0
-    for what, load in _steps():
+    for what, load in _steps(for_web=for_web):
         if not _succeeds(what, load):
             failed += 1
     if failed:
@@ -79,10 +98,12 @@ def load_everything() -> None:
         log.info("all modules and templates are loaded")
 
 
-def _steps() -> Iterator[tuple[str, Callable[[], object]]]:
+def _steps(*, for_web: bool) -> Iterator[tuple[str, Callable[[], object]]]:
     """Yield what is to be loaded, by its name; each step has to be taken before the next one is asked for."""
-    for name in modules_to_load():
+    for name in modules_to_load(for_web=for_web):
         yield name, partial(importlib.import_module, name)
+    if not for_web:
+        return
     for module, function in CACHED_FILES:
         yield f"{module}.{function}", partial(_call, module, function)
     for engine, name in _templates():
@@ -102,22 +123,25 @@ def _call(module: str, function: str) -> None:
     getattr(importlib.import_module(module), function)()
 
 
-def modules_to_load() -> Iterator[str]:
+def modules_to_load(*, for_web: bool = True) -> Iterator[str]:
     """Yield the modules that a process may import while it runs; those below a package only once it is imported."""
     for package in PACKAGES:
         yield package
-        yield from _modules_in(package)
+        yield from _modules_in(package, for_web=for_web)
 
 
-def _modules_in(package: str) -> Iterator[str]:
+def _modules_in(package: str, *, for_web: bool) -> Iterator[str]:
     """Yield the modules below a package that has just been yielded; none if it could not be imported."""
     folders = getattr(sys.modules.get(package), "__path__", ())
     for found in pkgutil.iter_modules(folders, f"{package}."):
-        if found.name in NOT_LOADED or found.name.rpartition(".")[2] in _NEVER_IMPORTED:
+        own_name = found.name.rpartition(".")[2]
+        if found.name in NOT_LOADED or own_name in _NEVER_IMPORTED:
+            continue
+        if own_name.endswith(ONLY_FOR_WEB) and not for_web:
             continue
         yield found.name
         if found.ispkg:
-            yield from _modules_in(found.name)
+            yield from _modules_in(found.name, for_web=for_web)
 
 
 def _templates() -> Iterator[tuple[Any, str]]:

@@ -14,6 +14,7 @@ import pytest
 
 from tests.deploy.scripts import run_script
 from tests.drills.deployment import MANAGE, Deployment
+from tests.network import free_port
 
 pytestmark = pytest.mark.any_database
 
@@ -113,7 +114,17 @@ def test_release_that_fails_is_switched_back(site: Site) -> None:
     assert "web could not be restarted; nothing more was restarted" in done.stderr
     assert "is switched back to" in done.stderr
     assert site.restarted == ["web broken", "web one"]
+    assert "web is restarted with the release before" in done.stderr
     assert site.version == "one"
+
+
+def test_web_that_is_not_ready_with_the_release_before_either_is_named(site: Site) -> None:
+    site.commit("two")
+    done = site.roll_out(f"web=http://127.0.0.1:{free_port()}", "worker", PATIENCE="1")
+    assert done.returncode == 1
+    assert "web is not ready after 1 s; nothing more was restarted" in done.stderr
+    assert "web is not ready with the release before after 1 s either" in done.stderr
+    assert site.restarted == ["web two", "web one"]
 
 
 def test_release_before_that_cannot_use_the_database_is_not_switched_back_to(site: Site) -> None:

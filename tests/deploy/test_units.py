@@ -13,6 +13,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from django.core.management import load_command_class
 
 from kandev.environment import read_environment
 from tests.drills.deployment import Deployment
@@ -23,7 +24,8 @@ from tests.waiting import PATIENCE, eventually
 SUFFIXES = {".service", ".socket", ".slice", ".timer"}
 UNITS = sorted(path for path in (ROOT / "deploy").iterdir() if path.suffix in SUFFIXES)
 BY_TIMER = [path.with_suffix(".service") for path in UNITS if path.suffix == ".timer"]
-SERVICES = [path for path in UNITS if path.suffix == ".service" and path not in BY_TIMER]
+DRAIN = ROOT / "deploy/kandev-drain.service"
+SERVICES = [path for path in UNITS if path.suffix == ".service" and path not in (*BY_TIMER, DRAIN)]
 WITH_AGENTS = {"kandev-supervisor.service", "kandev-agents.service"}
 INSTALLED = "/srv/kandev"
 
@@ -61,6 +63,21 @@ def test_timer_service_runs_as_the_service_user_and_is_sandboxed(path: Path) -> 
     assert (unit["ProtectSystem"], unit["PrivateTmp"], unit["CapabilityBoundingSet"]) == ("strict", "yes", "")
     command = Path(unit["ExecStart"].split()[0].replace(INSTALLED, str(ROOT)))
     assert os.access(command, os.X_OK)
+
+
+def test_host_is_drained_before_its_supervisor_is_stopped() -> None:
+    unit = Unit(DRAIN)
+    # systemd stops in the opposite order, and only a running supervisor can stop sessions.
+    assert "kandev-supervisor.service" in unit["Unit"]["After"].split()
+    drain = unit["Service"]
+    assert (drain["Type"], drain["RemainAfterExit"], drain["User"]) == ("oneshot", "yes", "kandev")
+    assert (drain["ProtectSystem"], drain["PrivateTmp"], drain["CapabilityBoundingSet"]) == ("strict", "yes", "")
+    for command in (drain["ExecStart"], drain["ExecStop"]):
+        words = shlex.split(command.removeprefix("-"))
+        assert words[:5] == ["/usr/bin/env", ".venv/bin/python", "manage.py", "hosts", words[4]]
+        parsed = load_command_class("sessions_app", "hosts").create_parser("manage.py", "hosts").parse_args(words[4:])
+        assert (parsed.action, parsed.name) == (words[4], "%H")
+        assert getattr(parsed, "timeout", 0) < int(drain["TimeoutStopSec"])
 
 
 def test_documented_settings_are_the_shipped_ones() -> None:

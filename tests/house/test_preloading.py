@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import importlib
 import logging
+import os
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,6 +15,7 @@ import pytest
 from django.template import Engine
 
 from sessions_app.management import preloading
+from tests.services import ROOT
 
 
 @pytest.fixture
@@ -53,3 +56,15 @@ def test_template_that_was_removed_meanwhile_is_left_out(release: Path, caplog: 
     monkeypatch.setattr(preloading, "_templates", lambda: [(Engine(), "gone.html")])
     preloading.load_everything()
     assert "the template gone.html cannot be loaded before it is needed" in caplog.text
+
+
+def test_modules_of_other_processes_import_no_module_of_a_web_server(tmp_path: Path) -> None:
+    script = (
+        "import sys, django; django.setup()\n"
+        "from sessions_app.management import preloading\n"
+        "preloading.load_everything(for_web=False)\n"
+        "print([name for name in sys.modules if name.startswith('sessions_app') and '.views' in name])\n"
+    )
+    env = {**os.environ, "DJANGO_SETTINGS_MODULE": "kandev.settings", "KANDEV_DATA_DIR": str(tmp_path)}
+    done = subprocess.run([sys.executable, "-c", script], env=env, cwd=ROOT, check=True, capture_output=True, text=True)
+    assert done.stdout.splitlines()[-1] == "[]"

@@ -91,7 +91,7 @@ class Command(VisibleCommand):
         children = child_processes(listener, reserved)
         requests = restarts.RestartOrders(loopback=is_loopback(host))
 
-        preloading = Preloading()
+        preloading = Preloading(for_web=True)
 
         def prepare_restarts() -> None:
             # For the children that are started from now on: they are forks of this process.

@@ -45,7 +45,7 @@ class Command(VisibleCommand):
         # A full collection pauses a transaction for a tenth of a second: imported modules stay, and others are rare.
         gc.freeze()
         gc.set_threshold(10_000, 20, 50)
-        load_later()
+        load_later(for_web=False)
         try:
             with report_database_errors():
                 refuse_incompatible_database()
