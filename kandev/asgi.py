@@ -30,6 +30,7 @@ from kandev.request_slots import RequestSlotsMiddleware  # noqa: E402
 from kandev.web_server import TrustedProxiesMiddleware, apply_limits  # noqa: E402 - needs loaded apps
 from sessions_app.hosts.heartbeats import beat_in_thread  # noqa: E402
 from sessions_app.hosts.models import Role  # noqa: E402
+from sessions_app.hosts.troubles import TroubleWatch  # noqa: E402
 from sessions_app.management.preloading import load_later  # noqa: E402
 from sessions_app.mcp_server.endpoint import McpEndpoint  # noqa: E402
 from sessions_app.routing import websockets  # noqa: E402
@@ -42,9 +43,10 @@ if "daphne.server" in sys.modules:  # a server loads this module; tests load it 
     from kandev import graceful_end
 
     graceful_end.install()
-    load_later()
+    load_later(for_web=True)
 
-    reactor.addSystemEventTrigger("before", "shutdown", beat_in_thread(Role.WEB))  # type: ignore[arg-type]
+    end_beats = beat_in_thread(Role.WEB, TroubleWatch().look_if_due)
+    reactor.addSystemEventTrigger("before", "shutdown", end_beats)  # type: ignore[arg-type]
 
 application = TrustedProxiesMiddleware(
     RequestSlotsMiddleware(

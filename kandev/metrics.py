@@ -39,6 +39,7 @@ from sessions_app.hosts.schedules import schedule_lag
 from sessions_app.kernel.database_errors import classify_error
 from sessions_app.kernel.locking import one_snapshot
 from sessions_app.kernel.rules.states import DesiredState, PromptState, SessionState
+from sessions_app.maintenance.backups import newest_backup_at
 from sessions_app.metrics import counters as metric_counters
 from sessions_app.metrics import models as metric_counts
 from sessions_app.metrics.counters import BUCKETS, RESUME_BUCKETS
@@ -184,6 +185,11 @@ _METRICS: Final = (
         ("host",),
     ),
     Metric("kandev_schedule_lag_seconds", "gauge", "How late the most overdue schedule of the worker is."),
+    Metric(
+        "kandev_last_backup_timestamp_seconds",
+        "gauge",
+        "Unix time at which the newest recorded backup was begun; absent if none is known.",
+    ),
     Metric("kandev_worker_queue", "gauge", "Background jobs that are waiting for a worker."),
     Metric(
         "kandev_orphans", "gauge", "Orphaned processes, containers and files found by the last check.", ("runtime",)
@@ -242,7 +248,7 @@ PROMPT_STATES_COUNTED: Final = (
 
 
 def collect_metrics() -> Readings:
-    """Read all metrics from the database, with 20 queries, and one for each kind of wait, whatever its size."""
+    """Read all metrics from the database, with 21 queries, and one for each kind of wait, whatever its size."""
     found: defaultdict[tuple[str, tuple[tuple[str, str], ...]], float] = defaultdict(float)
     with one_snapshot():  # else a session that is deleted meanwhile would be counted twice
         counts = list(_collect_all())
@@ -380,6 +386,9 @@ def _maintenance_jobs() -> Iterator[metric_counts.Count]:
         yield "kandev_maintenance_failing", labels, bool(row.failed_at)
         if row.succeeded_at:
             yield "kandev_maintenance_last_success_timestamp_seconds", labels, row.succeeded_at.timestamp()
+    newest = newest_backup_at()
+    if newest is not None:
+        yield "kandev_last_backup_timestamp_seconds", {}, newest.timestamp()
     for runtime, number in Orphaned.objects.order_by().values_list(F("runtime")).annotate(n=Count("id")):
         yield "kandev_orphans", {"runtime": runtime}, number
     for host, what, size in DataSize.objects.exclude(bytes=None).values_list("host", "what", "bytes"):

@@ -55,6 +55,7 @@ KANDEV_HISTORY_RETENTION = _env.history_retention
 KANDEV_EVENT_RETENTION = _env.event_retention
 KANDEV_WORKTREE_RETENTION = _env.worktree_retention
 KANDEV_WORKTREE_TRASH = _env.worktree_trash
+KANDEV_BACKUP_MAX_AGE = _env.backup_max_age
 KANDEV_WORKTREE_CACHES = _env.worktree_caches
 KANDEV_REPOSITORY_ROOTS = _env.repository_roots
 KANDEV_LEASE_TTL = _env.lease_ttl

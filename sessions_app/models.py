@@ -44,7 +44,7 @@ from sessions_app.kernel.transactions import (
     session_transactions,
     write_numbered_events,
 )
-from sessions_app.maintenance.models import Chore, DataSize, Leftover, Orphaned, RemovedWorktree
+from sessions_app.maintenance.models import Backup, Chore, DataSize, Leftover, Orphaned, RemovedWorktree
 from sessions_app.metrics.models import MetricCount
 from sessions_app.navigation.models import SessionMark
 from sessions_app.permissions.models import PermissionRequest

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import uuid
+from collections.abc import Collection
 from typing import Any
 from urllib.parse import urlencode
 
 from django.conf import settings
-from django.db import models
+from django.db import IntegrityError, models, transaction
 from django.utils import timezone
 
 from sessions_app.accounts.team_scope import TeamModel
@@ -19,8 +20,9 @@ from sessions_app.workflows.models import Workflow, WorkflowRun
 class AttentionItem(TeamModel):
     """One thing that needs a person; open for as long as it is true.
 
-    It is about a session of a task, about a failed workflow run, which has a task and maybe a session, or about a
-    workflow whose scheduled runs are paused.
+    It is about a session of a task, about a failed workflow run, which has a task and maybe a session, about a
+    workflow whose scheduled runs are paused, or about the deployment. Then it belongs to no team, and only staff see
+    it.
     """
 
     team_path = ("task__team", "workflow__team")
@@ -57,7 +59,8 @@ class AttentionItem(TeamModel):
             models.CheckConstraint(
                 condition=models.Q(session__isnull=False, task__isnull=False, workflow=None)
                 | models.Q(run__isnull=False, task__isnull=False, workflow=None)
-                | models.Q(session=None, task=None, run=None, workflow__isnull=False),
+                | models.Q(session=None, task=None, run=None, workflow__isnull=False)
+                | models.Q(session=None, task=None, run=None, workflow=None, kind=AttentionKind.SYSTEM.value),
                 name="attention_of_a_session_or_a_workflow",
             ),
         )
@@ -70,19 +73,51 @@ class AttentionItem(TeamModel):
 
     @property
     def about(self) -> Task | Workflow:
-        """The task or the workflow that the item is about; both have a team."""
+        """The task or the workflow that the item is about; both have a team. Not of an item of the deployment."""
         found = self.task or self.workflow
         assert found is not None  # noqa: S101 - a constraint of the table
         return found
 
     @property
+    def is_of_deployment(self) -> bool:
+        """Whether it is about the deployment, and of no team."""
+        return self.kind == AttentionKind.SYSTEM
+
+    @property
     def title(self) -> str:
         """The title of the task or workflow."""
+        if self.is_of_deployment:
+            return "System"
         return str(self.about)
+
+    @property
+    def subject(self) -> str:
+        """What kind of thing ``title`` names."""
+        if self.is_of_deployment:
+            return ""
+        if self.workflow is not None:
+            return "Workflow"
+        return "Task"
+
+    @property
+    def team_name(self) -> str:
+        """The name of its team; empty if it is about the deployment."""
+        if self.is_of_deployment:
+            return ""
+        return str(self.about.team.name)
+
+    @property
+    def group_key(self) -> object:
+        """What the items about one thing have in common."""
+        if self.is_of_deployment:
+            return "system"
+        return self.about.pk
 
     @property
     def path(self) -> str:
         """The path of the page where a person can settle it."""
+        if self.is_of_deployment:
+            return "/system/"
         if self.workflow_id is not None:
             return f"/workflows/{self.workflow_id}/"
         if self.run_id is not None:
@@ -166,6 +201,23 @@ def resolve_for_run(run: WorkflowRun, resolution: str) -> int:
 def resolve_for_workflow(workflow: Workflow, resolution: str) -> int:
     """Resolve the open items of a workflow; return how many there were."""
     rows = AttentionItem.objects.filter(workflow=workflow, resolved_at=None)
+    return rows.update(resolved_at=timezone.now(), resolution=resolution[:64])
+
+
+def raise_for_deployment(notice: Notice) -> bool:
+    """Raise an item that only staff see; return False if it is already open. Several processes may do so at once."""
+    try:
+        with transaction.atomic():
+            # Locked, so that two processes that find it resolved do not both take away the marks of the users.
+            list(AttentionItem.objects.select_for_update().filter(key=notice.key).values_list("id", flat=True))
+            return open_item(notice) is not None
+    except IntegrityError:
+        return False  # another process has just raised it for the first time
+
+
+def resolve_for_deployment(keys: Collection[str], resolution: str) -> int:
+    """Resolve open items of the deployment; return how many there were."""
+    rows = AttentionItem.objects.filter(kind=AttentionKind.SYSTEM, key__in=keys, resolved_at=None)
     return rows.update(resolved_at=timezone.now(), resolution=resolution[:64])
 
 

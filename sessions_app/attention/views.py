@@ -21,12 +21,11 @@ from sessions_app.accounts.sign_ins import sign_in_mark
 from sessions_app.attention.rules.notices import ATTENTION_KIND_LABELS, LOOK_KINDS
 from sessions_app.attention.services import inbox
 from sessions_app.attention.services.wording import word_items
-from sessions_app.models import AttentionItem, Task
+from sessions_app.models import AttentionItem
 from sessions_app.pages.shortcuts import redirect_back
 from sessions_app.sessions.rules.situation_facts import Label
 from sessions_app.waits.reader import waits_of_items, waits_without_item
 from sessions_app.waits.rules.open_waits import OpenWaitRecord
-from sessions_app.workflows.models import Workflow
 
 MAX_ITEMS_SHOWN: Final = 200
 """Maximum number of items on the page."""
@@ -105,9 +104,11 @@ class ItemCard:
 
 @dataclass(frozen=True, slots=True)
 class ItemGroup:
-    """The items about one task or workflow."""
+    """The items about one task or workflow, or about the deployment."""
 
-    about: Task | Workflow
+    title: str
+    team: str
+    """The name of its team; empty for what is about the deployment."""
     cards: list[ItemCard]
 
     @property
@@ -125,10 +126,10 @@ def _group_items(
     items: list[AttentionItem], waits: Mapping[str, OpenWaitRecord], writable: Collection[int]
 ) -> list[ItemGroup]:
     """Group items by task or workflow; groups are in the order of their first item."""
-    groups: dict[uuid.UUID, ItemGroup] = {}
+    groups: dict[object, ItemGroup] = {}
     for item in items:
-        group = groups.setdefault(item.about.pk, ItemGroup(item.about, []))
-        may_write = item.about.team.pk in writable
+        group = groups.setdefault(item.group_key, ItemGroup(item.title, item.team_name, []))
+        may_write = not item.is_of_deployment and item.about.team.pk in writable
         group.cards.append(ItemCard(item, waits.get(item.key), may_write=may_write))
     return list(groups.values())
 

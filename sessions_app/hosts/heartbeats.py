@@ -218,8 +218,11 @@ def _digest(machine_id: str) -> str:
     return hashlib.sha256(machine_id.encode()).hexdigest()[:32]
 
 
-def beat_in_thread(role: Role) -> Callable[[], None]:
-    """Record signs of life of this process from a thread; return what records its end, to be called at the end."""
+def beat_in_thread(role: Role, look: Callable[[], None]) -> Callable[[], None]:
+    """Record signs of life of this process from a thread; return what records its end, to be called at the end.
+
+    ``look`` is called after each of them.
+    """
     heartbeat = Heartbeat(role)
     ended = threading.Event()
 
@@ -227,6 +230,7 @@ def beat_in_thread(role: Role) -> Callable[[], None]:
         while not ended.is_set():
             close_old_connections()
             heartbeat.beat_if_due()
+            look()
             ended.wait(heartbeat.due_in)
         heartbeat.end_quietly()
         connection.close()

@@ -8,6 +8,7 @@ from sessions_app.hosts import cordons, draining, losses, returns
 from sessions_app.hosts.heartbeats import Heartbeat
 from sessions_app.hosts.intervals import beat_every
 from sessions_app.hosts.models import Role
+from sessions_app.hosts.troubles import TroubleWatch
 from sessions_app.kernel.guarded_jobs import guard_job
 from sessions_app.supervisor.change_counter import REST
 from sessions_app.supervisor.job import Job, Supervisor
@@ -21,12 +22,14 @@ class HeartbeatJob(Job):
     def __init__(self, supervisor: Supervisor) -> None:
         super().__init__(supervisor)
         self._heartbeat = Heartbeat(Role.SUPERVISOR)
+        self._troubles = TroubleWatch()
 
     async def run_step(self) -> None:
         """Record a sign of life, and wait until the next one is due."""
         # Not in the database's thread: a file system that hangs would keep the supervisor from its leases.
         measured = await asyncio.to_thread(self._heartbeat.measure)
         await self.registry.database(self._heartbeat.beat, measured)
+        await self.registry.database(self._troubles.look_if_due)
         await asyncio.sleep(beat_every())
 
     async def finish(self) -> None:

@@ -20,6 +20,7 @@ from sessions_app.hosts.models import Host
 from sessions_app.hosts.remaining import Remaining, remaining_on
 from sessions_app.hosts.services import HostReport
 from sessions_app.kernel.services.errors import SessionsError
+from sessions_app.maintenance.backups import newest_backup
 from sessions_app.pages.shortcuts import part_response
 
 MAX_DRAINING_SHOWN: Final = 20
@@ -62,6 +63,7 @@ def _context(request: UserHttpRequest) -> dict[str, Any]:
         "nodes": list_cluster_nodes(),
         "why_force": WHY_FORCE,
         "sizes": services.list_data_sizes(),
+        "backup": newest_backup(),
     }
 
 

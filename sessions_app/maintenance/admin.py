@@ -9,6 +9,7 @@ from django_q.models import Failure, OrmQ, Schedule, Success
 
 from executors_app.staff_admin import ReadOnlyModelAdmin, RuntimeListFilter, runtime_column
 from sessions_app.models import (
+    Backup,
     Chore,
     DataSize,
     Leftover,
@@ -64,6 +65,15 @@ class DataSizeAdmin(ReadOnlyModelAdmin):
         if row.bytes is None:
             return "unknown"
         return filesizeformat(row.bytes)
+
+
+@admin.register(Backup)
+class BackupAdmin(ReadOnlyModelAdmin):
+    """The newest backup that each host has recorded (``deploy/back-up``, ``manage.py record_backup``)."""
+
+    list_display = ("host", "began_at", "completed_at", "place")
+    search_fields = ("host", "place")
+    date_hierarchy = "began_at"
 
 
 @admin.register(Orphaned)

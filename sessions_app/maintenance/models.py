@@ -100,6 +100,25 @@ class DataSize(models.Model):
         return f"{self.what} on {self.host}"
 
 
+class Backup(models.Model):
+    """The newest backup that each host has recorded. What nobody recorded is unknown, not old."""
+
+    host = models.CharField(primary_key=True, max_length=100)
+    """Name of the host that it was taken on."""
+    began_at = models.DateTimeField()
+    """When the copy began: what was written later may not be in it."""
+    completed_at = models.DateTimeField(default=timezone.now)
+    place = models.CharField(max_length=1000, blank=True, default="")
+    """Where it is, for staff."""
+
+    class Meta:
+        db_table = "backups"
+        ordering = ("-began_at",)
+
+    def __str__(self) -> str:
+        return f"backup on {self.host}"
+
+
 class RemovedWorktree(models.Model):
     """A worktree that maintenance has moved into the trash, and what became of it."""
 

@@ -49,7 +49,7 @@ def render_email(items: Sequence[AttentionItem]) -> dict[str, str]:
         subject = f"{items[0].what}: {items[0].title}"
     else:
         subject = f"{len(items)} items need your attention"
-        count = len({item.about.pk for item in items})
+        count = len({item.group_key for item in items})
         if count > 1 and all(item.task_id for item in items):
             subject += f" in {count} tasks"
         elif count > 1:
@@ -76,15 +76,10 @@ def _render_wait(wait: OpenWaitRecord) -> str:
 
 
 def _render_item(item: AttentionItem, wait: OpenWaitRecord | None) -> str:
-    subject = "Workflow"
-    if item.workflow is None:
-        subject = "Task"
-    lines = [
-        item.what,
-        f"{subject}: {_one_line(item.title)} (team {item.about.team.name})",
-        f"Why: {item.why}",
-        f"Next: {item.next_step}",
-    ]
+    lines = [item.what]
+    if item.subject:
+        lines.append(f"{item.subject}: {_one_line(item.title)} (team {item.team_name})")
+    lines += [f"Why: {item.why}", f"Next: {item.next_step}"]
     if wait is not None:
         lines.append(f"Wait: {wait.sentence}. {wait.wake_up}")
     url = absolute_url(item.path)
@@ -96,7 +91,8 @@ def _render_item(item: AttentionItem, wait: OpenWaitRecord | None) -> str:
 def webhook_payload(item: AttentionItem, delivery_id: str, wait: OpenWaitRecord | None = None) -> dict[str, Any]:
     """Return the body of a webhook request about one item, and about the open ``wait`` that it is about, if it is.
 
-    ``session_id`` and ``task`` are null if the item is about a workflow.
+    ``session_id`` and ``task`` are null if the item is about a workflow. All three are null and the team is empty if it
+    is about the deployment.
     """
     word_items([item])
     session_id = task = workflow = None
@@ -124,7 +120,7 @@ def webhook_payload(item: AttentionItem, delivery_id: str, wait: OpenWaitRecord 
         "session_id": session_id,
         "task": task,
         "workflow": workflow,
-        "team": item.about.team.name,
+        "team": item.team_name,
     }
 
 

@@ -8,7 +8,7 @@ from django import forms
 from django.contrib.auth.models import Group, User
 
 from sessions_app.accounts.authorization import managed_teams
-from sessions_app.attention.rules.notices import ATTENTION_KIND_LABELS, LOOK_KINDS
+from sessions_app.attention.rules.notices import ATTENTION_KIND_LABELS, LOOK_KINDS, AttentionKind
 from sessions_app.notifications.models import DIGEST_CHOICES, NOTIFIED_KINDS, NotificationSettings, PushDevice
 from sessions_app.notifications.push_devices import Subscription
 from sessions_app.notifications.web_push import MAX_ENDPOINT_LENGTH
@@ -17,8 +17,15 @@ ACTION_KINDS: Final = [kind for kind in NOTIFIED_KINDS if kind not in LOOK_KINDS
 """Kinds that need an action: the first choice for a device."""
 
 
+def _label(kind: str) -> str:
+    label = ATTENTION_KIND_LABELS[kind].text
+    if kind == AttentionKind.SYSTEM:
+        return f"{label} (only staff are told)"
+    return label
+
+
 def _kind_choices() -> forms.MultipleChoiceField:
-    labels = [(kind, ATTENTION_KIND_LABELS[kind].text) for kind in NOTIFIED_KINDS]
+    labels = [(kind, _label(kind)) for kind in NOTIFIED_KINDS]
     return forms.MultipleChoiceField(
         choices=labels, required=False, widget=forms.CheckboxSelectMultiple, label="When", initial=list(NOTIFIED_KINDS)
     )

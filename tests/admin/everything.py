@@ -23,6 +23,7 @@ from sessions_app.models import (
     AttentionItem,
     AttentionMark,
     BackgroundWork,
+    Backup,
     BudgetHold,
     Chore,
     ContinuityReceipt,
@@ -224,6 +225,7 @@ def _make_maintenance(name: str) -> None:
     removed = {"host": f"host {name}", "path": "/w", "repository_path": "/r", "head": "a" * 40}
     RemovedWorktree.objects.create(session_id=uuid.uuid4(), **removed)
     DataSize.objects.create(host=f"host {name}", what="journals", bytes=4096)
+    Backup.objects.create(host=f"host {name}", began_at=timezone.now(), place="/backup")
     Orphaned.objects.create(runtime="local_docker", name=f"kandev-{name}", status="running")
     AttemptCount.objects.create(key=f"{name:0>64}", tries=3, ends_at=now + timedelta(minutes=5))
     MetricCount.objects.create(name="kandev_sweep_duration_seconds_sum", part=name, value=1.5)

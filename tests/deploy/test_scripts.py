@@ -140,6 +140,7 @@ class TestBackUp:
         assert copied.returncode == 0, copied.stderr
         found = Path(copied.stdout.strip())
         assert (found / "complete").exists()
+        assert "could not be recorded" not in copied.stderr
         assert [path.name for path in found.rglob("*") if path.stat().st_mode & 0o077] == []
 
     @pytest.mark.database

@@ -72,6 +72,7 @@ COMMANDS: Final[Mapping[str, str]] = {
             "qcluster",
             "removed_worktrees",
             "rebuild_search",
+            "record_backup",
             "recover_sessions",
             "secret_key",
             "serve",
@@ -218,7 +219,7 @@ STORED: Final[Mapping[str, str]] = {
         f"sessions_app.{name}": NOTHING
         for name in (
             *("RecoverySweep", "SweepOutcome", "Supervisor", "Chore", "MetricCount", "AttentionMark", "Presence"),
-            *("SessionMark", "Host", "HostMaintenance", "HostProcess", "RepositorySighting", "DataSize"),
+            *("SessionMark", "Host", "HostMaintenance", "HostProcess", "RepositorySighting", "DataSize", "Backup"),
             *("SessionEvent", "Turn", "ContinuityReceipt", "TurnUsage", "BackgroundWork"),
             *("ViewedVersion", "SearchCursor", "SearchDocument"),
         )

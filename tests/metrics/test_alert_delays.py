@@ -84,6 +84,13 @@ CASES: Final[Mapping[str, Case]] = {
     ),
     "KandevOrphans": (1439, 1441, (gauge('kandev_orphans{runtime="local_docker"}', 0, 2),)),
     "KandevWorkerMissing": (4, 6, (gauge('kandev_processes{role="worker", state="up"}', 1, 0),)),
+    "KandevSchedulesLate": (4, 6, (gauge("kandev_schedule_lag_seconds", 20, 700),)),
+    # One is begun at the beginning, and none afterwards: 36 hours later it is too old.
+    "KandevBackupOld": (
+        36 * 60 - BEGINS + 9,
+        36 * 60 - BEGINS + 12,
+        (gauge("kandev_last_backup_timestamp_seconds", 0, 0),),
+    ),
     "KandevHostUnattended": (1, 3, (gauge("kandev_unattended_hosts", 0, 1),)),
     "KandevDataLarge": (119, 121, (gauge('kandev_data_bytes{what="journals", host="one"}', 1e9, 6e10),)),
     "KandevHostDiskLow": (9, 11, (gauge('kandev_host_free_bytes{host="one"}', 1e11, 1e9),)),

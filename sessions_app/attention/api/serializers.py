@@ -42,7 +42,8 @@ class AttentionSerializer(StrictModelSerializer):
 
     For a workflow whose scheduled runs are paused, ``workflow_id`` is set, ``session_id`` and ``task_id`` are null,
     ``task_title`` is the workflow's name, and ``agent_profile`` is empty. For a failed run, ``run_id`` is set, and
-    ``session_id`` is null if the run has no session.
+    ``session_id`` is null if the run has no session. An item of the kind ``system`` is about the deployment: only staff
+    see it, all these ids are null, ``task_title`` is “System”, and ``team`` is empty.
     """
 
     session_id = serializers.UUIDField(read_only=True, allow_null=True)
@@ -50,7 +51,7 @@ class AttentionSerializer(StrictModelSerializer):
     workflow_id = serializers.UUIDField(read_only=True, allow_null=True)
     run_id = serializers.UUIDField(read_only=True, allow_null=True)
     task_title = serializers.CharField(source="title", read_only=True)
-    team = serializers.CharField(source="about.team.name", read_only=True)
+    team = serializers.CharField(source="team_name", read_only=True)
     agent_profile = serializers.CharField(source="session.agent_profile.name", read_only=True, default="")
     acknowledged_at = serializers.DateTimeField(read_only=True, allow_null=True)
     dismissed_at = serializers.DateTimeField(read_only=True, allow_null=True)

@@ -31,6 +31,8 @@ class AttentionKind(StrEnum):
     """Too many starts have failed; only a user can start it again."""
     ERROR = "error"
     """The session is in error, and nothing is retried automatically."""
+    SYSTEM = "system"
+    """Something of the deployment needs an administrator, as a host without a supervisor. For staff, and of no team."""
     PERMISSION = "permission"
     """The agent asks before it acts."""
     QUESTION = "question"
@@ -70,6 +72,7 @@ class AttentionKind(StrEnum):
 ATTENTION_KIND_LABELS: Final[Mapping[str, Label]] = {
     AttentionKind.GAVE_UP: LABELS[Code.GAVE_UP],
     AttentionKind.ERROR: LABELS[Code.ERROR],
+    AttentionKind.SYSTEM: Label("System", "bad"),
     AttentionKind.PERMISSION: LABELS[Code.PERMISSION],
     AttentionKind.QUESTION: LABELS[Code.QUESTION],
     AttentionKind.HELD: LABELS[Code.HELD],
@@ -89,8 +92,8 @@ ATTENTION_KIND_LABELS: Final[Mapping[str, Label]] = {
     AttentionKind.IDLE: Label("Review needed", "calm"),
 }
 """Labels of inbox items, by kind."""
-STAFF_KINDS: Final = frozenset({AttentionKind.OWNER_LEFT})
-"""Kinds that the team cannot resolve itself; staff see them in every team."""
+STAFF_KINDS: Final = frozenset({AttentionKind.OWNER_LEFT, AttentionKind.SYSTEM})
+"""Kinds that the team cannot resolve itself; staff see them in every team, and those of no team."""
 LOOK_KINDS: Final = frozenset({AttentionKind.IDLE, AttentionKind.RECEIPT, AttentionKind.UNPROVEN})
 """Kinds that are resolved for a user who has seen them; the others need an action."""
 SHARED_KINDS: Final = frozenset({AttentionKind.FINISH})
@@ -605,6 +608,69 @@ def finish_key(session_id: str, target: str, *, is_push: bool) -> str:
     """Return the key of the merges or pushes of a session to one target, of which the newest attempt counts."""
     begin = PUSH_KEY if is_push else _MERGE_KEY
     return f"{begin}{session_id}:{sha256(target.encode()).hexdigest()[:16]}"
+
+
+def worker_missing_notice(since: str) -> Notice:
+    """Return the notice of a deployment whose workers have all fallen silent. ``since``: the last report, as text."""
+    return Notice(
+        AttentionKind.SYSTEM,
+        "system:worker",
+        "No worker is running",
+        "Schedules, workflows that are due, e-mail, webhooks and maintenance stand still until one runs again.",
+        "Start manage.py qcluster. Each schedule then runs once; what was missed in between is not repeated.",
+        f"The last worker reported at {since}.",
+    )
+
+
+def host_unattended_notice(host: str, agents: int, since: str) -> Notice:
+    """Return the notice of a host with agents that only a supervisor there reaches, and without one."""
+    evidence = plural(agents, "1 agent runs there.", "{} agents run there.")
+    if since:
+        evidence += f" The last supervisor there reported at {since}."
+    return Notice(
+        AttentionKind.SYSTEM,
+        f"system:unattended:{host}",
+        f"No supervisor is running on {host}",
+        "The agents of that host keep working, but nobody reads what they write or sends them prompts.",
+        f"Start manage.py supervise on {host}. If the host is gone for ever, declare it lost on the page System.",
+        evidence,
+    )
+
+
+def disk_low_notice(host: str, free: str, limit: str) -> Notice:
+    """Return the notice of a host whose data directory has little room left; both sizes as texts."""
+    return Notice(
+        AttentionKind.SYSTEM,
+        f"system:disk:{host}",
+        f"The disk of {host} is nearly full",
+        "When it is full, agents wait, because nothing that they write could be kept.",
+        "Free space on the disk of the data directory. The page System shows what Kandev’s own data takes.",
+        f"{free} were left when the host last reported. Less than {limit} is too little.",
+    )
+
+
+def secret_key_notice() -> Notice:
+    """Return the notice of a deployment whose secret key is not that of its database."""
+    return Notice(
+        AttentionKind.SYSTEM,
+        "system:secret_key",
+        "The secret key is not the one of this database",
+        "Stored tokens and the secrets of profiles cannot be read, and no supervisor or worker starts.",
+        "Start Kandev with the earlier key, or add it as a fallback. If it is lost, see manage.py secret_key.",
+    )
+
+
+def backup_old_notice(taken_at: str, place: str, limit: str) -> Notice:
+    """Return the notice of a newest backup that is too old. ``limit``: how old one may be, as text."""
+    return Notice(
+        AttentionKind.SYSTEM,
+        "system:backup",
+        "The newest backup is too old",
+        "What has happened since could not be restored.",
+        "Run deploy/back-up and check its timer. If backups are taken in another way, record each with "
+        "manage.py record_backup.",
+        f"It was begun at {taken_at} ({place}), and should be at most {limit} old.",
+    )
 
 
 def _evidence(error: str, log_tail: str) -> Text:

@@ -59,7 +59,8 @@ def visible_items(user: User) -> QuerySet[AttentionItem]:
     """Return the items of the user's teams, for staff also those that only staff can resolve, with the user's marks.
 
     Adds ``acknowledged_at``, ``dismissed_at``, ``is_present`` (the user has its session's page open), ``may_open``
-    (its session or workflow belongs to a team of the user's) and ``rank`` (lowest first).
+    (its session or workflow belongs to a team of the user's, or it is about the deployment) and ``rank`` (lowest
+    first).
     """
     marks = AttentionMark.objects.filter(item=OuterRef("pk"), user_id=user.pk)
     present = Presence.objects.filter(session=OuterRef("session"), user_id=user.pk, expires_at__gt=timezone.now())
@@ -72,7 +73,8 @@ def visible_items(user: User) -> QuerySet[AttentionItem]:
         acknowledged_at=Subquery(marks.values("acknowledged_at")[:1]),
         dismissed_at=Subquery(marks.values("dismissed_at")[:1]),
         is_present=Exists(present),
-        may_open=Exists(teams.filter(Q(pk=OuterRef("task__team")) | Q(pk=OuterRef("workflow__team")))),
+        may_open=Q(kind=AttentionKind.SYSTEM)
+        | Q(Exists(teams.filter(Q(pk=OuterRef("task__team")) | Q(pk=OuterRef("workflow__team"))))),
         rank=rank,
     )
     return rows.select_related("task__team", "session__agent_profile", "workflow__team").defer(

@@ -32,6 +32,7 @@ from django_q.worker import worker
 from executors_app.backoff import Backoff
 from sessions_app.hosts.heartbeats import Heartbeat
 from sessions_app.hosts.models import Role
+from sessions_app.hosts.troubles import TroubleWatch
 from sessions_app.kernel import wakeups
 from sessions_app.management.child_processes import (
     leave_signal_socket,
@@ -105,7 +106,8 @@ class Worker:
         """The version of the database in which no job was due soon; empty: one may be due."""
         self._backoff = Backoff()
         self._heartbeat = Heartbeat(Role.WORKER)
-        self._preloading = Preloading()
+        self._troubles = TroubleWatch()
+        self._preloading = Preloading(for_web=False)
         self._stops = False
 
     def run(self, *, once: bool = False) -> None:
@@ -122,6 +124,7 @@ class Worker:
             while not self._stops:
                 if not once:
                     self._heartbeat.beat_if_due()
+                    self._troubles.look_if_due()
                     self._preloading.load_if_due()
                 if time.monotonic() >= next_schedules:
                     scheduler(broker=self.broker)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pytest
 from django.test import Client
+from django.utils import timezone
 
+from sessions_app.maintenance.backups import record_backup
 from sessions_app.models import DataSize, Supervisor
 from tests.hosts.processes import reported
 from tests.pages.world import World
@@ -67,9 +69,13 @@ def test_members_cannot_act_on_hosts(world: World) -> None:
 
 
 def test_system_page_shows_sizes_and_which_are_unknown(world: World) -> None:
-    assert "Nothing has been measured yet" in staff_client(world).get("/system/").content.decode()
+    before = staff_client(world).get("/system/").content.decode()
+    assert "Nothing has been measured yet" in before
+    assert "No backup is recorded" in before
+    record_backup("build-1", timezone.now(), "/backup/1")
     DataSize.objects.create(host="build-1", what="journals", bytes=3 << 20)
     DataSize.objects.create(host="build-1", what="worktrees")
     text = staff_client(world).get("/system/").content.decode()
+    assert '<span class="meta">/backup/1</span>' in text
     assert "3.0\xa0MB" in text
     assert "unknown, because it could not be counted in time" in text

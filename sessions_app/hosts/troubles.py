@@ -1,0 +1,125 @@
+"""What is wrong with the deployment, as items in the inboxes of staff: raised once, and ended when it is over.
+
+Every web server, supervisor and worker looks, because the one that is missing cannot say so. They all read the same
+rows, and an item has one key, so it does not matter which of them is first.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Collection, Iterator
+from datetime import datetime, timedelta
+from typing import Final
+
+from django.conf import settings
+from django.db import Error
+from django.db.models import Max
+from django.template.defaultfilters import filesizeformat
+from django.utils import timezone
+
+from executors_app.secret_key import is_secret_key_wrong
+from sessions_app.attention.models import raise_for_deployment, resolve_for_deployment
+from sessions_app.attention.rules import notices
+from sessions_app.attention.rules.notices import AttentionKind, Notice
+from sessions_app.hosts import services
+from sessions_app.hosts.models import HostProcess, Role
+from sessions_app.hosts.rules.troubles import LOW_BYTES, RAISE_AFTER, is_backup_old, is_disk_low, is_missing
+from sessions_app.hosts.supervision import bound_executions, unattended_hosts
+from sessions_app.kernel.rules.wording import plural
+from sessions_app.maintenance.backups import newest_backup
+from sessions_app.models import AttentionItem
+
+log = logging.getLogger(__name__)
+LOOK_EVERY: Final = 60.0
+"""Seconds between two looks of one process: a few queries, and no write while nothing changes."""
+OVER: Final = "over"
+"""Resolution of an item whose trouble is over."""
+
+
+class TroubleWatch:
+    """Looks after the items of the deployment from time to time, for one process."""
+
+    def __init__(self) -> None:
+        self._began = self._next_at = time.monotonic()
+
+    def look_if_due(self) -> None:
+        """Raise and end items if the last look is ``LOOK_EVERY`` old; a failure of the database is logged.
+
+        A process that has just started raises nothing: what starts with it, as after a boot of the machine, is not
+        missing.
+        """
+        now = time.monotonic()
+        if now < self._next_at:
+            return
+        self._next_at = now + LOOK_EVERY
+        try:
+            update_troubles(may_raise=now - self._began >= RAISE_AFTER.total_seconds())
+        except Error as error:
+            log.info("what is wrong with the deployment cannot be looked at: %s", error)
+
+
+def update_troubles(*, may_raise: bool = True) -> None:
+    """Raise an item for each trouble that has none, and end those whose trouble is over. Raises django.db.Error."""
+    rows = AttentionItem.objects.filter(kind=AttentionKind.SYSTEM, resolved_at=None)
+    known = set(rows.values_list("key", flat=True))
+    found = {notice.key: notice for notice in find_troubles(known)}
+    if may_raise:
+        for key in found.keys() - known:
+            raise_for_deployment(found[key])
+    over = known - found.keys()
+    if over:
+        resolve_for_deployment(over, OVER)
+
+
+def find_troubles(known: Collection[str]) -> Iterator[Notice]:
+    """Yield a notice of each trouble; ``known``: the keys of those that are shown already."""
+    now = timezone.now()
+    yield from _missing_worker(known, now)
+    yield from _unattended_hosts(known, now)
+    yield from _full_disks(known)
+    if is_secret_key_wrong():
+        yield notices.secret_key_notice()
+    yield from _old_backup(now)
+
+
+def _missing_worker(known: Collection[str], now: datetime) -> Iterator[Notice]:
+    if not services.is_worker_down():
+        return
+    since = HostProcess.objects.filter(role=Role.WORKER).aggregate(at=Max("beat_at"))["at"]
+    notice = notices.worker_missing_notice(_moment(since))
+    if is_missing(since, now, was_missing=notice.key in known):
+        yield notice
+
+
+def _unattended_hosts(known: Collection[str], now: datetime) -> Iterator[Notice]:
+    unattended = unattended_hosts(bound_executions())
+    if not unattended:
+        return
+    supervisors = HostProcess.objects.filter(role=Role.SUPERVISOR, host__name__in=unattended).order_by()
+    seen = dict(supervisors.values_list("host__name").annotate(at=Max("beat_at")))
+    for host, agents in unattended.items():
+        since = seen.get(host)
+        notice = notices.host_unattended_notice(host, agents, _moment(since))
+        if is_missing(since, now, was_missing=notice.key in known):
+            yield notice
+
+
+def _full_disks(known: Collection[str]) -> Iterator[Notice]:
+    for host, free in services.free_bytes_by_host().items():
+        notice = notices.disk_low_notice(host, filesizeformat(free), filesizeformat(LOW_BYTES))
+        if is_disk_low(free, was_low=notice.key in known):
+            yield notice
+
+
+def _old_backup(now: datetime) -> Iterator[Notice]:
+    limit, newest = timedelta(seconds=settings.KANDEV_BACKUP_MAX_AGE), newest_backup()
+    if newest is not None and is_backup_old(newest.began_at, now, limit):
+        hours = plural(round(limit.total_seconds() / 3600), "1 hour", "{} hours")
+        yield notices.backup_old_notice(_moment(newest.began_at), newest.place or newest.host, hours)
+
+
+def _moment(at: datetime | None) -> str:
+    if at is None:
+        return ""
+    return f"{at:%Y-%m-%d %H:%M} UTC"

@@ -1,0 +1,234 @@
+"""What is wrong with a deployment is an item in the inboxes of staff, raised once and ended when it is over."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from django.contrib.auth.models import User
+from django.test import Client
+from django.utils import timezone
+
+from sessions_app.attention.models import raise_for_deployment
+from sessions_app.attention.rules import notices
+from sessions_app.attention.services import inbox
+from sessions_app.hosts import troubles
+from sessions_app.hosts.models import Host, HostProcess
+from sessions_app.hosts.rules.troubles import is_backup_old, is_disk_low, is_missing
+from sessions_app.hosts.troubles import TroubleWatch, update_troubles
+from sessions_app.maintenance.backups import record_backup
+from sessions_app.models import AttentionItem
+from sessions_app.notifications import delivery
+from sessions_app.notifications.models import Delivery, NotificationSettings, Webhook
+from tests.api.world import client_of
+from tests.hosts.processes import attended, reported
+from tests.pages.world import World
+from tests.supervisor.rows import running_session
+
+pytestmark = pytest.mark.django_db
+NOW = timezone.now()
+
+
+@pytest.mark.parametrize(
+    ("seconds", "was_missing", "missing"),
+    [(179, False, False), (180, False, True), (1, True, True), (None, False, True)],
+)
+def test_process_is_missing_after_three_minutes(seconds: int | None, was_missing: bool, missing: bool) -> None:
+    since = None if seconds is None else NOW - timedelta(seconds=seconds)
+    assert is_missing(since, NOW, was_missing=was_missing) is missing
+
+
+@pytest.mark.parametrize(
+    ("gigabytes", "was_low", "low"), [(5, False, False), (4.9, False, True), (5.9, True, True), (6, True, False)]
+)
+def test_disk_at_its_limit_is_not_reported_repeatedly(gigabytes: float, was_low: bool, low: bool) -> None:
+    assert is_disk_low(int(gigabytes * 1e9), was_low=was_low) is low
+
+
+@pytest.mark.parametrize(("hours", "limit", "old"), [(36, 36, False), (37, 36, True), (999, 0, False)])
+def test_backup_is_old_after_its_limit_and_never_without_one(hours: int, limit: int, old: bool) -> None:
+    assert is_backup_old(NOW - timedelta(hours=hours), NOW, timedelta(hours=limit)) is old
+
+
+def open_keys() -> set[str]:
+    return set(AttentionItem.objects.filter(resolved_at=None, kind="system").values_list("key", flat=True))
+
+
+def missing_worker() -> HostProcess:
+    return reported("worker", 600)
+
+
+def unattended_host() -> HostProcess:
+    running_session(execution={"host_id": "p1"})
+    return reported("supervisor", 600)
+
+
+def full_disk() -> HostProcess:
+    return reported("web", 5, free_bytes=10**9)
+
+
+def old_backup() -> HostProcess:
+    record_backup("build-1", timezone.now() - timedelta(days=3), "/backup/1")
+    return reported("web", 5)
+
+
+def mend(trouble: Any) -> None:
+    """Let the trouble be over."""
+    if trouble is full_disk:
+        HostProcess.objects.update(free_bytes=10**11)
+    elif trouble is old_backup:
+        record_backup("build-1", timezone.now(), "/backup/2")
+    else:
+        HostProcess.objects.update(ended_at=None, beat_at=timezone.now())
+        attended("p1")
+
+
+@pytest.mark.parametrize(
+    ("trouble", "key", "step"),
+    [
+        (missing_worker, "system:worker", "Start manage.py qcluster"),
+        (unattended_host, "system:unattended:build-1", "Start manage.py supervise on build-1"),
+        (full_disk, "system:disk:build-1", "Free space on the disk of the data directory"),
+        (old_backup, "system:backup", "Run deploy/back-up"),
+    ],
+    ids=lambda value: getattr(value, "__name__", None),
+)
+def test_trouble_is_raised_once_with_its_evidence_and_ended(trouble: Any, key: str, step: str) -> None:
+    trouble()
+    update_troubles()
+    item = AttentionItem.objects.get(key=key)
+    assert item.next_step.startswith(step)
+    assert item.detail, "the evidence"
+    created_at = item.created_at
+    update_troubles()
+    assert (open_keys(), AttentionItem.objects.get().created_at) == ({key}, created_at)
+
+    mend(trouble)
+    update_troubles()
+
+    item.refresh_from_db()
+    assert (open_keys(), item.resolution, item.resolved_at is None) == (set(), "over", False)
+
+
+def test_wrong_secret_key_is_raised(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(troubles, "is_secret_key_wrong", lambda: True)
+    update_troubles()
+    assert open_keys() == {"system:secret_key"}
+    monkeypatch.undo()
+    update_troubles()
+    assert open_keys() == set()
+
+
+def test_nothing_is_raised_where_all_is_well_or_unknown() -> None:
+    reported("worker", 5)
+    reported("supervisor", 5, free_bytes=10**11)
+    reported("web", 5)
+    update_troubles()
+    assert not AttentionItem.objects.exists(), "a backup that nobody recorded is unknown, not old"
+
+
+def test_looking_while_nothing_changes_writes_nothing(django_assert_max_num_queries: Any) -> None:
+    missing_worker()
+    update_troubles()
+    with django_assert_max_num_queries(12) as queries:
+        update_troubles()
+    assert all(query["sql"].lstrip("( ").upper().startswith("SELECT") for query in queries.captured_queries)
+
+
+def test_process_that_has_just_started_ends_items_and_raises_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [1000.0]
+    monkeypatch.setattr("time.monotonic", lambda: now[0])
+    raise_for_deployment(notices.secret_key_notice())
+    missing_worker()
+    watch = TroubleWatch()
+    watch.look_if_due()
+    assert open_keys() == set()
+    now[0] += 59
+    watch.look_if_due()
+    now[0] += 130
+    watch.look_if_due()
+    assert open_keys() == {"system:worker"}
+
+
+def test_trouble_that_comes_back_is_new_for_everybody_again(world: World) -> None:
+    staff = User.objects.create_user("root", is_staff=True)
+    raise_for_deployment(notices.secret_key_notice())
+    item = AttentionItem.objects.get()
+    inbox.acknowledge_item(item, staff)
+    assert inbox.count_unseen(staff) == 0
+    update_troubles()
+    assert raise_for_deployment(notices.secret_key_notice())
+    assert not raise_for_deployment(notices.secret_key_notice())
+    assert inbox.count_unseen(staff) == 1
+
+
+URL = "/api/v1/attention/"
+
+
+def test_only_staff_see_what_is_wrong_with_the_deployment(world: World) -> None:
+    staff = client_of(User.objects.create_user("root", is_staff=True))
+    raise_for_deployment(notices.secret_key_notice())
+    item = AttentionItem.objects.get()
+    (seen,) = staff.get(URL).json()["results"]
+    expected = {"kind": "system", "url": "/system/", "task_title": "System", "team": "", "agent_profile": ""}
+    assert {name: seen[name] for name in expected} == expected
+    assert [seen[f"{name}_id"] for name in ("task", "session", "workflow", "run")] == [None] * 4
+    assert staff.post(f"{URL}{item.id}/acknowledge/").status_code == 200
+
+    member = client_of(world.ada)
+    for query in ("", "?state=all", "?state=news", "?kind=system"):
+        assert member.get(f"{URL}{query}").json()["results"] == []
+    for action in ("acknowledge", "dismiss"):
+        assert member.post(f"{URL}{item.id}/{action}/").status_code == 404
+    assert not AttentionItem.objects.visible_to(world.ada).exists()
+    assert inbox.count_unseen(world.ada) == 0
+
+
+def test_inbox_of_staff_links_to_the_system_page(client: Client) -> None:
+    reported("worker", 600)
+    update_troubles()
+    client.force_login(User.objects.create_user("root", is_staff=True))
+    shown = client.get("/attention/").text
+    assert '<a href="/system/">System</a>' in shown
+    assert "No worker is running" in shown
+    assert "The last worker reported at" in shown
+    client.force_login(User.objects.create_user("carol"))
+    assert "No worker is running" not in client.get("/attention/").text
+
+
+def test_staff_are_told_by_mail_and_webhook_and_teams_are_not(world: World, settings: Any) -> None:
+    settings.KANDEV_EMAIL = True
+    staff = User.objects.create_user("root", email="root@example.org", is_staff=True)
+    ada = world.ada
+    User.objects.filter(id=ada.id).update(email="ada@example.org")
+    for user in (staff, ada):
+        NotificationSettings.objects.update_or_create(user=user, defaults={"email": True})
+    long_ago = timezone.now() - timedelta(days=1)
+    for owner in ({"user": staff}, {"user": ada}):
+        Webhook.objects.create(url="https://example.org/", **owner)
+    Webhook.objects.update(created_at=long_ago)
+    raise_for_deployment(notices.secret_key_notice())
+    AttentionItem.objects.update(created_at=timezone.now() - timedelta(minutes=1))
+
+    delivery.plan_deliveries()
+
+    told = Delivery.objects.order_by("channel").values_list("channel", "user", "webhook__user")
+    assert list(told) == [("email", staff.id, None), ("webhook", None, staff.id)]
+    mail = Delivery.objects.get(channel="email").payload
+    assert mail["subject"] == "[Kandev] The secret key is not the one of this database: System"
+    assert "team" not in mail["text"]
+    sent = Delivery.objects.get(channel="webhook").payload
+    assert (sent["team"], sent["task"], sent["workflow"], sent["session_id"]) == ("", None, None, None)
+    assert sent["item"]["kind"] == "system"
+    assert not inbox.team_items(world.team).exists()
+
+
+def test_hosts_of_one_name_have_one_item() -> None:
+    for machine in ("a", "b"):
+        host = Host.objects.create(name="build-1", machine=machine, first_seen_at=NOW)
+        HostProcess.objects.create(
+            host=host, place=machine, role="web", release="1", started_at=NOW, beat_at=timezone.now(), free_bytes=1
+        )
+    update_troubles()
+    assert open_keys() == {"system:disk:build-1"}
