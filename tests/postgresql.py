@@ -53,8 +53,10 @@ def binaries() -> Path | None:
 class Server:
     """A server with one superuser; ``start`` may be called again after ``stop``."""
 
-    def __init__(self, settings: Mapping[str, str] = SETTINGS) -> None:
+    def __init__(self, settings: Mapping[str, str] = SETTINGS, *, network: str = "") -> None:
+        """``network``: another network than that of this machine whose members may connect, as ``10.0.0.0/8``."""
         self.settings = settings
+        self._network = network
         self.home = Path(tempfile.mkdtemp(prefix="kandev-postgresql-", dir="/tmp"))
         self.password = os.urandom(16).hex()
         self.port = free_port()
@@ -71,6 +73,9 @@ class Server:
         options = ("--auth=scram-sha-256", "--encoding=UTF8", "--locale=C.UTF-8", "--no-sync")
         command = (_binary("initdb"), *options, f"--username={OWNER}", f"--pwfile={secret}", self.home / "data")
         subprocess.run(command, check=True, cwd="/", stdin=subprocess.DEVNULL, capture_output=True, **self._as)
+        if self._network:
+            with (self.home / "data" / "pg_hba.conf").open("a") as rules:
+                rules.write(f"host all all {self._network} scram-sha-256\n")
 
     def start(self) -> None:
         """Start the server and wait until it accepts connections."""

@@ -31,7 +31,8 @@ Stream: TypeAlias = IO[Any] | int | None
 class PreloadedProcess:
     """A process that runs ``arguments`` as ``python`` would; the methods are those of ``subprocess.Popen``.
 
-    ``keeps`` are descriptors to inherit under the same numbers. Pipes are binary, or text if ``text`` is set.
+    ``keeps`` are descriptors to inherit under the same numbers. Pipes are binary, or text if ``text`` is set. It is a
+    fork of ``server``, by default of the one of this test run.
     """
 
     def __init__(
@@ -46,6 +47,7 @@ class PreloadedProcess:
         keeps: Sequence[int] = (),
         text: bool = False,
         start_new_session: bool = False,
+        server: Server | None = None,
     ):
         self.args = list(arguments)
         self.returncode: int | None = None
@@ -76,7 +78,7 @@ class PreloadedProcess:
             "numbers": [0, 1, 2, *keeps],
             "start_new_session": start_new_session,
         }
-        self.pid = _server().start(request, [*streams, *keeps, writer])
+        self.pid = (server or _server()).start(request, [*streams, *keeps, writer])
         for descriptor in theirs:
             os.close(descriptor)
 
@@ -149,15 +151,15 @@ def run(
         return subprocess.CompletedProcess(process.args, status, stdout.read(), stderr.read())
 
 
-class _Server:
-    """Client of the process that forks the others."""
+class Server:
+    """Client of the process that forks the others; ``command`` is put before its own, as for another namespace."""
 
-    def __init__(self) -> None:
+    def __init__(self, command: Sequence[str] = ()) -> None:
         self._socket, other = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._lock = threading.Lock()
         with other:
-            self._process = subprocess.Popen(
-                [sys.executable, "-m", "tests.preloaded_server", str(other.fileno())],
+            self.process = subprocess.Popen(
+                [*command, sys.executable, "-m", "tests.preloaded_server", str(other.fileno())],
                 cwd=ROOT,
                 env={"PATH": os.environ["PATH"], "LANG": "C.UTF-8"},
                 stdin=subprocess.DEVNULL,
@@ -173,11 +175,11 @@ class _Server:
     def close(self) -> None:
         """End the server; the processes that it started continue."""
         self._socket.close()
-        self._process.wait(60)
+        self.process.wait(60)
 
 
 @cache
-def _server() -> _Server:
-    server = _Server()
+def _server() -> Server:
+    server = Server()
     atexit.register(server.close)
     return server

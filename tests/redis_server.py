@@ -22,7 +22,9 @@ from tests.waiting import eventually
 class RedisServer:
     """A server with a password; ``start`` may be called again after ``kill``, which loses all data."""
 
-    def __init__(self) -> None:
+    def __init__(self, address: str = "127.0.0.1") -> None:
+        """``address``: what it listens on; ``*`` are all addresses."""
+        self._address = address
         self.home = Path(tempfile.mkdtemp(prefix="kandev-redis-", dir="/tmp"))
         self.port, self.password = free_port(), os.urandom(8).hex()
         self._process: subprocess.Popen[bytes] | None = None
@@ -34,7 +36,7 @@ class RedisServer:
 
     def start(self) -> None:
         """Start the server and wait until it answers."""
-        options = {"bind": "127.0.0.1", "port": self.port, "requirepass": self.password, "save": "", "dir": self.home}
+        options = {"bind": self._address, "port": self.port, "requirepass": self.password, "save": "", "dir": self.home}
         words = [str(word) for name, value in options.items() for word in (f"--{name}", value)]
         with (self.home / "log").open("ab") as log:
             self._process = subprocess.Popen(

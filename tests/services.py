@@ -90,6 +90,12 @@ def _kubernetes() -> str:
     return cluster.missing()
 
 
+def _machines() -> str:
+    from tests.three_hosts import machines  # noqa: PLC0415 - not needed by others
+
+    return machines.missing()
+
+
 def _program(*names: str) -> Callable[[], str]:
     def look() -> str:
         return "" if any(map(shutil.which, names)) else f"{names[0]} is not installed"
@@ -133,6 +139,7 @@ SERVICES: Final[Mapping[str, Callable[[], str]]] = {
     "systemd": _program("systemd-analyze"),
     "promtool": _program("promtool"),
     "tini": _program("tini"),
+    "machines": _machines,
     "tmux": _program("tmux"),
     "bundles": lambda: "" if BUNDLES.exists() else "the pages are not bundled (make setup, with npm)",
     "terminal": lambda: "" if TERMINAL.exists() else "the pages' terminal is not installed (make setup, with npm)",

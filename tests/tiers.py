@@ -31,6 +31,7 @@ ONLY_IN_ALL: Final = (
         "tests/remote/",
         "tests/soak/",
         "tests/sprites/",
+        "tests/three_hosts/",
     ),
 )
 """Areas that need external engines, hosts, agents or tools, and long random runs."""

@@ -17,7 +17,20 @@ import pytest
 from xdist.scheduler import LoadFileScheduling
 
 SLOW_AREAS: Final = (
-    *("docker", "chaos", "drills", "deploy", "house", "workflows", "remote", "sprites", "bench", "portable", "pages"),
+    *(
+        "docker",
+        "three_hosts",
+        "chaos",
+        "drills",
+        "deploy",
+        "house",
+        "workflows",
+        "remote",
+        "sprites",
+        "bench",
+        "portable",
+        "pages",
+    ),
     *("real_agents", "live", "web", "hostile_load", "upgrades", "suspensions", "demo", "entrances", "agent_matrix"),
     *("workspace", "agentctl"),
 )

@@ -8,8 +8,6 @@ import shutil
 import signal
 import ssl
 import subprocess
-import urllib.error
-import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
@@ -17,14 +15,13 @@ from typing import Any, Final
 import aiohttp
 import pytest
 
+from tests.deploy.caddy import SITE, Caddy
 from tests.drills import kandev_processes
 from tests.drills.deployment import Deployment
-from tests.network import free_port
 from tests.preloaded import PreloadedProcess
 from tests.services import ROOT, require
 from tests.waiting import eventually
 
-SITE: Final = "localhost"
 SECRET_KEY: Final = "a key of these tests alone, that is long enough for anybody"
 pytestmark = pytest.mark.any_database
 
@@ -34,56 +31,33 @@ class Site:
 
     def __init__(self, deployment: Deployment):
         self.deployment = deployment
-        self.port = free_port()
-        self.url = f"https://{SITE}:{self.port}"
+        self.proxy = Caddy(deployment.home)
+        self.url = self.proxy.url
         deployment.env |= {
             "KANDEV_SECRET_KEY": SECRET_KEY,
             "KANDEV_ALLOWED_HOSTS": SITE,
             "KANDEV_TRUSTED_ORIGINS": self.url,
         }
-        self.processes: list[subprocess.Popen[bytes] | PreloadedProcess] = []
+        self.processes: list[PreloadedProcess] = []
 
     def start(self) -> None:
         """Start everything and wait until the site is ready."""
         self.processes.append(kandev_processes.start(self.deployment, str(ROOT / "manage.py"), "supervise"))
         webs = [kandev_processes.web(self.deployment) for _ in range(2)]
         self.processes += [process for _, process in webs]
-        self.processes.append(self._proxy([url.removeprefix("http://") for url, _ in webs]))
-        eventually(lambda: self.get("/readyz")[0] == 200, timeout=120, describe=f"/readyz answers 200: {self._log()}")
-
-    def _proxy(self, webs: list[str]) -> subprocess.Popen[bytes]:
-        home = self.deployment.home
-        given = (ROOT / "deploy" / "Caddyfile").read_text()
-        # Use no port 80, and add nothing to the trusted certificates of this machine.
-        local = given.replace("admin off", "admin off\n\tauto_https disable_redirects\n\tskip_install_trust")
-        assert local != given
-        (home / "Caddyfile").write_text(local)
-        env = {"PATH": os.environ["PATH"], "HOME": str(home), "XDG_DATA_HOME": str(home / "caddy")}
-        env |= {"SITE": f"{SITE}:{self.port}", "WEBS": " ".join(webs)}
-        with (home / "caddy.log").open("wb") as log:
-            command = ["caddy", "run", "--config", str(home / "Caddyfile"), "--adapter", "caddyfile"]
-            return subprocess.Popen(command, env=env, cwd=home, stdout=log, stderr=log, start_new_session=True)
-
-    def _log(self) -> str:
-        found = self.deployment.home / "caddy.log"
-        return found.read_text()[-1500:] if found.exists() else ""
+        self.proxy.start([url.removeprefix("http://") for url, _ in webs])
+        eventually(
+            lambda: self.get("/readyz")[0] == 200, timeout=120, describe=f"/readyz answers 200: {self.proxy.log()}"
+        )
 
     @property
     def trust(self) -> ssl.SSLContext:
         """Return an SSL context that trusts only the proxy's own authority."""
-        root = self.deployment.home / "caddy" / "caddy" / "pki" / "authorities" / "local" / "root.crt"
-        return ssl.create_default_context(cafile=str(root))
+        return self.proxy.trust
 
     def get(self, path: str, **headers: str) -> tuple[int, Any, str]:
         """Return status, headers and text of a page; status 0 without a response."""
-        request = urllib.request.Request(self.url + path, headers=headers)
-        try:
-            with urllib.request.urlopen(request, timeout=30, context=self.trust) as answer:
-                return answer.status, answer.headers, answer.read().decode()
-        except urllib.error.HTTPError as error:
-            return error.code, error.headers, error.read().decode()
-        except OSError:
-            return 0, {}, ""
+        return self.proxy.get(path, **headers)
 
     def close(self) -> None:
         """End all processes."""
@@ -91,6 +65,7 @@ class Site:
             if process.poll() is None:
                 os.killpg(process.pid, signal.SIGKILL)
             process.wait(60)
+        self.proxy.close()
         self.deployment.close()
 
 
@@ -122,7 +97,7 @@ def test_forged_local_address_gets_no_metrics(site: Site) -> None:
 
 
 async def test_sockets_and_their_origin_are_forwarded(site: Site) -> None:
-    address = f"wss://{SITE}:{site.port}/ws/sessions/00000000-0000-4000-8000-000000000000/"
+    address = f"{site.url.replace('https', 'wss')}/ws/sessions/00000000-0000-4000-8000-000000000000/"
     token = {"Authorization": f"Token {site.deployment.seeded['token']}"}
     expected = {4404: token, 4401: {"Origin": site.url}}
     for code, headers in expected.items():
