@@ -27,9 +27,7 @@ PROGRAM = [sys.executable, "-P", "-m", "executors_app.agentctl.volume"]
 
 
 @asynccontextmanager
-async def served(
-    tmp_path: Path, *arguments: str, deadline: float = 60
-) -> AsyncIterator[tuple[HttpClient, subprocess.Popen[bytes]]]:
+async def served(tmp_path: Path, *arguments: str) -> AsyncIterator[tuple[HttpClient, subprocess.Popen[bytes]]]:
     """Run the program and yield a client of it."""
     token = tmp_path / "token"
     token.write_text(TOKEN)
@@ -42,7 +40,7 @@ async def served(
         "--listen",
         f"127.0.0.1:{port}",
         "--deadline",
-        str(deadline),
+        "600",
     ]
     process = subprocess.Popen(  # noqa: ASYNC220 - it is quick
         command, env={**os.environ, "PYTHONPATH": str(ROOT)}, stderr=subprocess.PIPE
@@ -100,10 +98,18 @@ async def test_seed_of_an_earlier_start_is_not_taken_for_this_one(tmp_path: Path
         assert await asyncio.to_thread(process.wait, 30) != 0  # so that agentctl does not start
 
 
-async def test_wait_for_a_seed_ends_at_the_deadline(tmp_path: Path) -> None:
+def run_to_its_end(tmp_path: Path, *arguments: str) -> int:
+    """Run the program until it ends by itself; return its exit code."""
+    token = tmp_path / "token"
+    token.write_text(TOKEN)
+    more = ["--token-file", str(token), "--listen", "127.0.0.1:0", "--deadline", "0.1"]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    return subprocess.run([*PROGRAM, *arguments, *more], env=environment, capture_output=True, check=False).returncode
+
+
+def test_wait_for_a_seed_ends_at_the_deadline(tmp_path: Path) -> None:
     (tmp_path / "volume").mkdir()
-    async with served(tmp_path, *prepare(tmp_path / "volume"), deadline=3) as (_, process):
-        assert await asyncio.to_thread(process.wait, 30) != 0
+    assert run_to_its_end(tmp_path, *prepare(tmp_path / "volume")) == 2
 
 
 async def test_nothing_is_taken_without_the_token(tmp_path: Path) -> None:
@@ -116,15 +122,8 @@ async def test_nothing_is_taken_without_the_token(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("execution", ["", "..", "a/b", ".hidden"])
 def test_execution_that_is_no_name_is_refused(tmp_path: Path, execution: str) -> None:
-    token = tmp_path / "token"
-    token.write_text(TOKEN)
     (tmp_path / "volume").mkdir()
-    more = ["--token-file", str(token), "--listen", "127.0.0.1:0", "--deadline", "1"]
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    done = subprocess.run(
-        [*PROGRAM, *prepare(tmp_path / "volume", execution), *more], env=environment, capture_output=True, check=False
-    )
-    assert done.returncode == 2
+    assert run_to_its_end(tmp_path, *prepare(tmp_path / "volume", execution)) == 2
     assert list((tmp_path / "volume").iterdir()) == []
 
 
