@@ -1,9 +1,10 @@
 """Extensions of Django's ORM: JSON columns of a known shape, and queries that are compiled once.
 
 Django compiles a queryset again each time, which takes longer than a lookup by primary key. A `PreparedQuery` is for
-queries that the supervisor runs for every batch of journal lines, every sweep and every restart of an agent; ``make
-bench`` compares those of the first with the same queryset (``--only queries``). Queries that run less often are plain
-querysets, because a prepared one depends on private interfaces of the ORM's compiler.
+queries that the supervisor runs for every batch of journal lines, every sweep and every restart of an agent, and for
+the two that pages run most: the number in the header, and what sessions of a list need. ``make bench`` compares them
+with the same queryset (``--only queries``). Queries that run less often are plain querysets, because a prepared one
+depends on private interfaces of the ORM's compiler.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import json
 import uuid
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Any, Final, Generic, TypeVar
 
 from django import forms
@@ -21,12 +23,15 @@ from django.db.models import Model, QuerySet
 from django.db.models.fields.json import KeyTransform
 
 M = TypeVar("M", bound=Model)
-Key = uuid.UUID | str | int
+Key = uuid.UUID | str | int | datetime | list[uuid.UUID]
 ID_PLACEHOLDER: Final = uuid.uuid4()
 """Stands for an id while the SQL is compiled."""
 NUMBER_PLACEHOLDER: Final = 1_928_374_650
 """Stands for an id that is a number."""
-
+IDS_PLACEHOLDER: Final = [uuid.uuid4()]
+"""Stands for a list of ids."""
+MOMENT_PLACEHOLDER: Final = datetime(1900, 1, 2, tzinfo=UTC)
+"""Stands for a moment."""
 
 FEW: Final = 4
 """For as many keys, one prepared query each costs less than one queryset for all."""
@@ -100,6 +105,28 @@ class _ShapedField(models.JSONField):  # type: ignore[type-arg,unused-ignore]
         """Deconstruct as Django's JSONField: the column is the same."""
         name, _, args, kwargs = super().deconstruct()
         return name, "django.db.models.JSONField", args, kwargs
+
+
+@models.UUIDField.register_lookup
+@models.ForeignKey.register_lookup
+class Among(models.Lookup):  # type: ignore[type-arg,unused-ignore]
+    """The lookup ``__among`` is like ``__in`` for a list of ids, of any length as one parameter.
+
+    So the query can be prepared, and costs no more to compile for many ids than for one.
+    """
+
+    lookup_name = "among"
+    prepare_rhs = False
+
+    def as_sql(self, compiler: Any, connection: Any) -> tuple[str, tuple[Any, ...]]:
+        """Compare with the elements of a JSON list."""
+        left, parameters = self.process_lhs(compiler, connection)
+        return f"{left} IN (SELECT value FROM json_each(%s))", (*parameters, _to_database(self.rhs))  # noqa: S608
+
+    def as_postgresql(self, compiler: Any, connection: Any) -> tuple[str, tuple[Any, ...]]:
+        """Compare with the elements of an array."""
+        left, parameters = self.process_lhs(compiler, connection)
+        return f"{left} = ANY(%s)", (*parameters, _to_database(self.rhs))
 
 
 class ObjectField(_ShapedField):
@@ -191,8 +218,8 @@ class KeyedQuery(Generic[M]):
 def _compile_query(query: QuerySet[M, Any], placeholders: Sequence[Key]) -> _CompiledQuery[M]:
     compiler = query.query.get_compiler(DEFAULT_DB_ALIAS)
     sql, parameters = compiler.as_sql()
-    numbers = {_to_database(placeholder): number for number, placeholder in enumerate(placeholders)}
-    positions = [(at, numbers[value]) for at, value in enumerate(parameters) if value in numbers]
+    stand_ins = [_to_database(placeholder) for placeholder in placeholders]
+    positions = [(at, stand_ins.index(value)) for at, value in enumerate(parameters) if value in stand_ins]
     selected = [column for column, *_ in compiler.select]
     converters = [(at, column, convert) for at, (convert, column) in compiler.get_converters(selected).items()]
     row_info = compiler.klass_info or {"select_fields": ()}
@@ -209,6 +236,12 @@ def _to_python(compiled: _CompiledQuery[Any], row: Sequence[Any]) -> list[Any]:
 
 
 def _to_database(key: Key) -> Any:
-    if isinstance(key, uuid.UUID) and not connection.features.has_native_uuid_field:
+    if isinstance(key, datetime):
+        return connection.ops.adapt_datetimefield_value(key)
+    if connection.features.has_native_uuid_field:
+        return key
+    if isinstance(key, uuid.UUID):
         return key.hex
+    if isinstance(key, list):
+        return json.dumps([each.hex for each in key])
     return key

@@ -15,7 +15,7 @@ from django.utils import timezone
 from executors_app.models import PROFILE_SECRETS
 from sessions_app.accounts.authorization import writable_teams
 from sessions_app.agents.services.profiles import enabled, visible_profiles
-from sessions_app.board.services.board import annotate_needs, session_rows
+from sessions_app.board.services.board import session_rows
 from sessions_app.board.services.tasks import visible_tasks
 from sessions_app.catalogue.services.offers import offered_executors
 from sessions_app.catalogue.services.repositories import without_scratch
@@ -76,9 +76,11 @@ def list_sessions(user: User, values: arguments.ListSessionsArguments) -> result
     rows = visible_sessions(user).order_by("-created_at", "id")
     if values.task_id is not None:
         rows = rows.filter(task_id=values.task_id)
-    found, count, next_page = _page(annotate_needs(rows, user), values)
-    labels = {key: status_label(row.facts).text for key, row in session_rows(found).items()}
-    sessions = [results.SessionSummary(**_summary(session, labels[session.id])) for session in found]
+    found, count, next_page = _page(rows, values)
+    labels = {key: status_label(row.facts).text for key, row in session_rows(found, user).items()}
+    sessions = [
+        results.SessionSummary(**_summary(session, labels[session.id])) for session in found if session.id in labels
+    ]
     return results.SessionPage(count=count, next_page=next_page, sessions=sessions)
 
 

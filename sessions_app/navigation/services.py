@@ -15,7 +15,7 @@ from django.contrib.auth.models import User
 from django.db.models import OuterRef, Q, QuerySet, Subquery
 from django.utils import timezone
 
-from sessions_app.board.services.board import annotate_needs, session_rows
+from sessions_app.board.services.board import SessionRow, session_rows
 from sessions_app.kernel.rules.states import TaskState
 from sessions_app.models import AttentionItem, Message, SessionMark, Task, TaskSession
 from sessions_app.sessions.rules.situation_facts import Label
@@ -30,8 +30,6 @@ NEWEST_TASKS: Final = 30
 """Tasks whose sessions are offered before anything is typed."""
 MAX_LISTED: Final = 40
 """Sessions in the list beside a conversation: of each reason to be there."""
-_NEEDS: Final = ("asks", "questions", "doubts", "cut_short", "overdue", "raised")
-"""Annotations of ``annotate_needs`` that say that a person has to do something."""
 _OVER: Final = (TaskState.DONE, TaskState.CANCELLED)
 
 
@@ -114,25 +112,20 @@ def describe_sessions(ids: Sequence[uuid.UUID], user: User) -> list[ListedSessio
     newest = Message.objects.filter(session=OuterRef("pk")).order_by("-updated_seq").values("updated_seq")[:1]
     rows = TaskSession.objects.filter(id__in=ids).select_related("task", "agent_profile")
     rows = rows.defer("task__description", *SECRET_FIELDS)
-    shown = annotate_needs(rows, user).annotate(said=Subquery(newest))
-    sessions: dict[uuid.UUID, Any] = {each.id: each for each in shown}
-    described = session_rows(list(sessions.values()))
-    marks = {mark.session_id: mark for mark in SessionMark.objects.filter(user=user, session__in=list(sessions))}
-    return [
-        _listed(sessions[each], status_label(described[each].facts), marks.get(each), user)
-        for each in ids
-        if each in sessions
-    ]
+    described = session_rows(list(rows.annotate(said=Subquery(newest))), user)
+    marks = {mark.session_id: mark for mark in SessionMark.objects.filter(user=user, session__in=list(described))}
+    return [_listed(described[each], marks.get(each), user) for each in ids if each in described]
 
 
-def _listed(session: Any, label: Label, mark: SessionMark | None, user: User) -> ListedSession:
+def _listed(row: SessionRow, mark: SessionMark | None, user: User) -> ListedSession:
     """Return a row of the list; a session that the user has never opened is unread only if it is the user's own."""
+    session: Any = row.session  # the type checker does not know the annotated field
     seen = mark.seen_seq if mark is not None else 0
     concerns = mark is not None or session.owner_id == user.pk
     return ListedSession(
         session,
-        label,
-        needs_person=any(getattr(session, name) for name in _NEEDS),
+        status_label(row.facts),
+        needs_person=row.needs.needs_person,
         is_pinned=mark is not None and mark.pinned_at is not None,
         is_unread=concerns and session.said is not None and session.said > seen,
     )

@@ -119,7 +119,8 @@ def newest_runs(sessions: Collection[uuid.UUID], columns: Collection[str] = ()) 
     cost does not depend on how many runs they have had.
     """
     of_session = Turn.objects.filter(session=models.OuterRef("pk")).order_by("-started_at", "-id")
-    newest = TaskSession.objects.filter(id__in=sessions).values(newest=models.Subquery(of_session.values("id")[:1]))
+    asked = TaskSession.objects.filter(id__among=list(sessions))
+    newest = asked.values(newest=models.Subquery(of_session.values("id")[:1]))
     found = Turn.objects.filter(id__in=newest).order_by()
     if columns:
         found = found.only("session_id", *columns)

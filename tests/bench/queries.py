@@ -11,6 +11,9 @@ from django.utils import timezone
 
 from executors_app.models import ExecutorRunning
 from executors_app.orm import Key, PreparedQuery
+from sessions_app.attention.services import inbox
+from sessions_app.attention.services.inbox import overdue_limits
+from sessions_app.board.services import session_needs
 from sessions_app.kernel import transactions
 from sessions_app.models import Message, MessagePart, TaskSession, Turn
 from sessions_app.permissions import open_requests
@@ -28,7 +31,7 @@ LIMIT: Final = 0.5
 
 
 def of_ingest_and_sweep(world: World, rounds: int, *, limited: bool) -> list[Figure]:
-    """Measure every prepared query of ingest and of a sweep of one session, and its queryset."""
+    """Measure every prepared query of ingest, of pages, and of a sweep of one session, and its queryset."""
     world.fill(plan_fleet(1, "127.4.0.1", 9))
     limit = LIMIT if limited else None
     return [_figure(name, query, keys, rounds, limit) for name, (query, keys) in _queries().items()]
@@ -60,6 +63,8 @@ def _queries() -> dict[str, tuple[PreparedQuery[Any], tuple[Key, ...]]]:
         "sweep: the states of runs": (candidates._RUNS.of_one, (session.id,)),
         "sweep: the repository": (candidates._REPOSITORIES.of_one, (session.task.repository_id or session.id,)),
         "sweep: the teams of an owner": (candidates._MEMBERS.of_one, (session.owner_id or 0,)),
+        "pages: what sessions need": (session_needs._NEEDS, ([session.id], session.owner_id or 0, *overdue_limits())),
+        "pages: the number in the header": (inbox._UNSEEN_OF_MEMBER, (session.owner_id or 0, timezone.now())),
     }
 
 

@@ -13,7 +13,7 @@ from django.utils import timezone
 
 from executors_app.models import ExecutorRunning
 from executors_app.plugins import runtimes
-from sessions_app.board.services.board import annotate_needs, session_rows
+from sessions_app.board.services.board import session_rows
 from sessions_app.hosts.models import Host
 from sessions_app.hosts.supervision import Supervision, bound_runtimes, place_of
 from sessions_app.models import Intent, Supervisor, TaskSession
@@ -162,8 +162,7 @@ def session_on(world: World, place: str) -> TaskSession:
 
 
 def row_of(world: World, session: TaskSession) -> Any:
-    (annotated,) = annotate_needs(TaskSession.objects.filter(id=session.id), world.ada)
-    return session_rows([annotated])[session.id]
+    return session_rows([TaskSession.objects.get(id=session.id)], world.ada)[session.id]
 
 
 def test_page_list_and_status_call_a_session_of_an_unattended_host_unreachable(world: World) -> None:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import uuid
+from datetime import timedelta
 from typing import Any
 
 import pytest
 from django.db.models import Model
+from django.utils import timezone
 
 from executors_app.models import ExecutorRunning
-from executors_app.orm import PreparedQuery
+from executors_app.orm import IDS_PLACEHOLDER, MOMENT_PLACEHOLDER, PreparedQuery
 from sessions_app.models import Intent, TaskSession
 from tests.supervisor.rows import execution_of, running_session
 
@@ -77,3 +79,25 @@ def test_query_is_compiled_once() -> None:
     for _ in range(3):
         assert prepared.first(session.id) == session
     assert len(made) == 1
+
+
+def test_list_of_ids_is_one_key_of_any_length() -> None:
+    sessions = [running_session().id for _ in range(3)]
+    rows = PreparedQuery(
+        lambda keys: TaskSession.objects.filter(id__among=keys).order_by("id").values_list("id"), IDS_PLACEHOLDER
+    )
+    for keys in ([], sessions[:1], sessions, [uuid.uuid4(), sessions[2], sessions[0]]):
+        found = sorted(set(keys) & set(sessions))
+        assert [key for (key,) in rows.values(keys)] == found
+        assert sorted(TaskSession.objects.filter(id__among=keys).values_list("id", flat=True)) == found
+        assert sorted(Intent.objects.filter(session__among=keys).values_list("session", flat=True)) == sorted(
+            Intent.objects.filter(session__in=keys).values_list("session", flat=True)
+        )
+
+
+def test_moment_is_a_key() -> None:
+    session, now = running_session(), timezone.now()
+    TaskSession.objects.update(created_at=now)
+    later = PreparedQuery(lambda key: TaskSession.objects.filter(created_at__gt=key), MOMENT_PLACEHOLDER)
+    assert later.all(now - timedelta(seconds=1)) == [session]
+    assert later.all(now) == []

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Collection
-from datetime import timedelta
-from typing import Any, Final
+from datetime import datetime, timedelta
+from typing import Any, Final, NamedTuple
 
 from django.conf import settings
 from django.contrib.auth.models import Group, User
-from django.db.models import Case, Exists, IntegerField, OuterRef, Q, QuerySet, Subquery, Value, When
+from django.db.models import Case, Count, Exists, IntegerField, OuterRef, Q, QuerySet, Subquery, Value, When
 from django.utils import timezone
 
 from executors_app.models import PROFILE_SECRETS
+from executors_app.orm import MOMENT_PLACEHOLDER, NUMBER_PLACEHOLDER, PreparedQuery
 from sessions_app.accounts.authorization import may_write
 from sessions_app.accounts.team_scope import teams_of
 from sessions_app.agents.rules.agent_programs import NEEDS_PERSON_CODES
@@ -55,15 +56,16 @@ def _seen_filter(user_id: int) -> QuerySet[AttentionMark]:
     return AttentionMark.objects.filter(item=OuterRef("pk"), user_id=user_id, acknowledged_at__isnull=False)
 
 
-def visible_items(user: User) -> QuerySet[AttentionItem]:
+def visible_items(user: User, moment: datetime | None = None) -> QuerySet[AttentionItem]:
     """Return the items of the user's teams, for staff also those that only staff can resolve, with the user's marks.
 
-    Adds ``acknowledged_at``, ``dismissed_at``, ``is_present`` (the user has its session's page open), ``may_open``
-    (its session or workflow belongs to a team of the user's, or it is about the deployment) and ``rank`` (lowest
-    first).
+    ``moment`` is now, unless given. Adds ``acknowledged_at``, ``dismissed_at``, ``is_present`` (the user has its
+    session's page open), ``may_open`` (its session or workflow belongs to a team of the user's, or it is about the
+    deployment) and ``rank`` (lowest first).
     """
     marks = AttentionMark.objects.filter(item=OuterRef("pk"), user_id=user.pk)
-    present = Presence.objects.filter(session=OuterRef("session"), user_id=user.pk, expires_at__gt=timezone.now())
+    now = moment or timezone.now()
+    present = Presence.objects.filter(session=OuterRef("session"), user_id=user.pk, expires_at__gt=now)
     teams = teams_of(user)
     audience = Q(task__team__in=teams) | Q(workflow__team__in=teams)
     if user.is_authenticated and user.is_active and user.is_staff:
@@ -82,9 +84,9 @@ def visible_items(user: User) -> QuerySet[AttentionItem]:
     )
 
 
-def open_items_for(user: User) -> QuerySet[AttentionItem]:
+def open_items_for(user: User, moment: datetime | None = None) -> QuerySet[AttentionItem]:
     """Return the user's open items that are not dismissed and whose task is not over, by priority."""
-    rows: Any = visible_items(user)  # the type checker does not know the annotated fields
+    rows: Any = visible_items(user, moment)  # the type checker does not know the annotated fields
     rows = rows.filter(resolved_at=None, dismissed_at=None, task__archived_at=None)
     found: QuerySet[AttentionItem] = rows.exclude(task__state__in=_ENDED_TASK_STATES).order_by(
         "rank", "-created_at", "id"
@@ -111,16 +113,35 @@ def team_items(team: Group) -> QuerySet[AttentionItem]:
     return rows.select_related("task__team", "workflow__team").defer(*WORKFLOW_TEXTS)
 
 
-def unseen_items_for(user: User) -> QuerySet[AttentionItem]:
+def unseen_items_for(user: User, moment: datetime | None = None) -> QuerySet[AttentionItem]:
     """Return the open items that the user has neither seen nor has on the screen now."""
-    rows: Any = open_items_for(user)
+    rows: Any = open_items_for(user, moment)
     found: QuerySet[AttentionItem] = rows.filter(acknowledged_at=None, is_present=False)
     return found
 
 
 def count_unseen(user: User) -> int:
     """Return how many items the user has not seen: the number in the header of every page."""
-    return unseen_items_for(user).count()
+    if not user.is_authenticated or not user.is_active:
+        return 0
+    query = _UNSEEN_OF_STAFF if user.is_staff else _UNSEEN_OF_MEMBER
+    ((count,),) = query.values(user.pk, timezone.now())
+    return int(count)
+
+
+def _prepare_count(*, is_staff: bool) -> PreparedQuery[AttentionItem]:
+    """Prepare the count of unseen items: every page runs it, and it takes longer to compile than to run."""
+
+    def count(user_id: int, moment: datetime) -> QuerySet[AttentionItem, Any]:
+        unseen: Any = unseen_items_for(User(pk=user_id, is_staff=is_staff), moment).order_by()
+        found: QuerySet[AttentionItem, Any] = unseen.values(all=Value(1)).annotate(n=Count("id")).values_list("n")
+        return found
+
+    return PreparedQuery(count, NUMBER_PLACEHOLDER, MOMENT_PLACEHOLDER)
+
+
+_UNSEEN_OF_STAFF: Final = _prepare_count(is_staff=True)
+_UNSEEN_OF_MEMBER: Final = _prepare_count(is_staff=False)
 
 
 MAX_NOTICES: Final = 5
@@ -176,10 +197,10 @@ def _set_marks(items: Collection[uuid.UUID], user: User, *names: str) -> None:
         AttentionMark.objects.filter(item__in=list(items), user_id=user.pk, **{name: None}).update(**{name: now})
 
 
-def has_unseen(user: User, kind: str) -> Exists:
+def has_unseen(user_id: int, kind: str) -> Exists:
     """Filter sessions with an open item of a kind that the user has not seen."""
     items = AttentionItem.objects.filter(session=OuterRef("pk"), resolved_at=None, kind=kind)
-    return Exists(items.exclude(Exists(_seen_filter(user.pk))))
+    return Exists(items.exclude(Exists(_seen_filter(user_id))))
 
 
 def open_kinds(session: TaskSession, user: User | None = None) -> dict[str, bool]:
@@ -218,14 +239,28 @@ def overdue_prompts() -> QuerySet[Prompt]:
     return Prompt.objects.filter(overdue_filter())
 
 
-def overdue_filter() -> Q:
+class OverdueLimits(NamedTuple):
+    """Between which moments the wait of an overdue prompt lies."""
+
+    since: datetime
+    """A prompt that waits since then, or longer, is overdue."""
+    beyond: datetime
+    """An end after this is further in the future than clocks may differ: it is ignored."""
+
+
+def overdue_limits() -> OverdueLimits:
+    """Return the limits for this moment."""
+    moment = timezone.now()
+    return OverdueLimits(moment - timedelta(seconds=settings.KANDEV_START_TIMEOUT), moment + MAX_CLOCK_SKEW)
+
+
+def overdue_filter(limits: OverdueLimits | None = None) -> Q:
     """Filter prompts that have waited for an agent for longer than ``KANDEV_START_TIMEOUT``.
 
-    A prompt that waits for the end of a turn is not overdue, nor is one of a session that was stopped.
+    A prompt that waits for the end of a turn is not overdue, nor is one of a session that was stopped. ``limits`` are
+    those of this moment if none are given.
     """
-    moment = timezone.now()
-    # An end further in the future than clocks may differ was written under a wrong clock and is ignored.
-    since, beyond = moment - timedelta(seconds=settings.KANDEV_START_TIMEOUT), moment + MAX_CLOCK_SKEW
+    since, beyond = limits or overdue_limits()
     at_work = Q(state__in=OPEN_RUN_STATES) | Q(ended_at__gt=since, ended_at__lte=beyond)
     waits = Q(
         state__in=(PromptState.QUEUED, PromptState.SENDING),
@@ -260,9 +295,9 @@ def has_interrupted_prompt() -> Exists:
     return Exists(open_ones.filter(session=OuterRef("pk")))
 
 
-def has_overdue_prompt() -> Exists:
-    """Filter sessions with an overdue prompt."""
-    return Exists(Prompt.objects.filter(overdue_filter(), session=OuterRef("pk")))
+def has_overdue_prompt(limits: OverdueLimits | None = None) -> Exists:
+    """Filter sessions with an overdue prompt; see ``overdue_filter``."""
+    return Exists(Prompt.objects.filter(overdue_filter(limits), session=OuterRef("pk")))
 
 
 def has_given_up() -> Q:

@@ -9,44 +9,28 @@ import uuid
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any, Final
+from typing import Final
 
 from django.contrib.auth.models import Group, User
 from django.db.models import Count, Exists, OuterRef, Prefetch, Q, QuerySet, Subquery, Window
 from django.db.models.functions import RowNumber
 
 from executors_app.models import PROFILE_SECRETS, AgentProfile
-from sessions_app.attention.rules.notices import AttentionKind
 from sessions_app.attention.services import inbox
-from sessions_app.attention.services.inbox import has_unseen
 from sessions_app.background.services import process_count
+from sessions_app.board.services.session_needs import SessionNeeds, load_needs
 from sessions_app.hosts.cordons import is_drained
 from sessions_app.hosts.supervision import Supervision
 from sessions_app.kernel.rules.states import (
     OPEN_RUN_STATES,
     DesiredState,
-    PromptKind,
-    PromptState,
-    RequestKind,
     RunState,
     TaskState,
     TurnOrigin,
 )
-from sessions_app.models import (
-    PLACEMENT_WAIT,
-    QUEUED_FOR_CAPACITY,
-    REFUSED_BY_HOST,
-    BudgetHold,
-    Intent,
-    IntentKind,
-    Prompt,
-    Repository,
-    Suspension,
-    Task,
-    TaskSession,
-)
+from sessions_app.models import Repository, Task, TaskSession
 from sessions_app.planning.rules.plans import Priority
-from sessions_app.planning.services import is_planned, with_plans
+from sessions_app.planning.services import NO_PLAN, Plan, is_planned, load_plans
 from sessions_app.recovery.rules.resumability import UNREACHABLE
 from sessions_app.recovery.services.assessment import is_running
 from sessions_app.sessions.rules.situation_facts import SituationFacts
@@ -104,6 +88,7 @@ class SessionRow:
     """A session as the board shows it."""
 
     session: TaskSession
+    needs: SessionNeeds
     derived: str
     facts: SituationFacts
     last_turn_at: datetime | None
@@ -119,9 +104,10 @@ class SessionRow:
 
 @dataclass(frozen=True, slots=True)
 class BoardTask:
-    """A task with its newest sessions, and the number of all its sessions."""
+    """A task with its plan, its newest sessions, and the number of all its sessions."""
 
     task: Task
+    plan: Plan
     sessions: Sequence[SessionRow]
     session_count: int
     session_states: Collection[str]
@@ -169,9 +155,13 @@ def board_columns(user: User, criteria: BoardFilter = BoardFilter()) -> list[Boa
     counts: dict[str, int] = dict(tasks.order_by().values_list("state").annotate(Count("id")))
     shown = [state for state in TaskState if _is_shown(state, criteria, counts)]
     found = _newest_of_each(tasks, {state: min(counts.get(state, 0), criteria.limit(state)) for state in shown})
-    sessions = _newest_sessions([task for tasks_ in found.values() for task in tasks_], user)
+    on_board = [task for tasks_ in found.values() for task in tasks_]
+    sessions = _newest_sessions(on_board, user)
+    plans = load_plans([task.id for task in on_board])
     return [
-        BoardColumn(state, counts.get(state, 0), [sessions.of_task(task) for task in tasks_])
+        BoardColumn(
+            state, counts.get(state, 0), [sessions.of_task(task, plans.get(task.id, NO_PLAN)) for task in tasks_]
+        )
         for state, tasks_ in found.items()
     ]
 
@@ -188,7 +178,7 @@ def _newest_of_each(tasks: QuerySet[Task], limits: Mapping[TaskState, int]) -> d
             newest = tasks.filter(state=state).order_by("-created_at", "id")
             ids += newest.values_list("id", flat=True)[:limit]
     found: dict[TaskState, list[Task]] = {state: [] for state in limits}
-    for task in with_plans(_with_run(Task.objects.filter(id__in=ids))).order_by("-created_at", "id"):
+    for task in _with_run(Task.objects.filter(id__among=ids)).order_by("-created_at", "id"):
         # A task that has moved since its id was read is shown where it is now, if that is shown.
         found.get(TaskState(task.state), []).append(task)
     return found
@@ -230,10 +220,10 @@ class _NewestSessions:
     states: Mapping[uuid.UUID, Collection[str]]
     """Of the tasks with more sessions than ``rows`` has."""
 
-    def of_task(self, task: Task) -> BoardTask:
+    def of_task(self, task: Task, plan: Plan) -> BoardTask:
         rows = self.rows.get(task.id, ())
         states = self.states.get(task.id) or {row.session.state for row in rows}
-        return BoardTask(task, rows, self.counts.get(task.id, 0), states)
+        return BoardTask(task, plan, rows, self.counts.get(task.id, 0), states)
 
 
 _SESSION_COLUMNS: Final = (
@@ -261,24 +251,24 @@ _SESSION_COLUMNS: Final = (
 def _newest_sessions(tasks: Sequence[Task], user: User) -> _NewestSessions:
     """Return the newest sessions of each task, at most ``SESSIONS_PER_TASK``; a constant number of queries.
 
-    Their ids first: what the board shows of a session takes a dozen subqueries.
+    Their ids first: with its columns, all sessions would be sorted whole.
     """
-    numbered = TaskSession.objects.filter(task__in=[task.id for task in tasks]).annotate(
+    numbered = TaskSession.objects.filter(task__among=[task.id for task in tasks]).annotate(
         place=Window(RowNumber(), partition_by="task", order_by=("-created_at", "id")),
         total=Window(Count("id"), partition_by="task"),
     )
     newest = list(numbered.filter(place__lte=SESSIONS_PER_TASK).order_by().values_list("id", "task", "total"))
-    shown = TaskSession.objects.filter(id__in=[session_id for session_id, _, _ in newest])
+    shown = TaskSession.objects.filter(id__among=[session_id for session_id, _, _ in newest])
     profiles = Prefetch("agent_profile", AgentProfile.objects.defer(*PROFILE_SECRETS))
     shown = shown.only(*_SESSION_COLUMNS).prefetch_related(profiles)
-    sessions = list(annotate_needs(shown, user).order_by("-created_at", "id"))
+    sessions = list(shown.order_by("-created_at", "id"))
     of_board = {task.id: task for task in tasks}
     for session in sessions:
         session.task = of_board[session.task_id]
-    described = session_rows(sessions)
+    described = session_rows(sessions, user)
     rows: dict[uuid.UUID, list[SessionRow]] = {}
-    for session in sessions:
-        rows.setdefault(session.task_id, []).append(described[session.id])
+    for row in described.values():
+        rows.setdefault(row.session.task_id, []).append(row)
     counts = {task_id: total for _, task_id, total in newest}
     truncated = [task_id for task_id, total in counts.items() if total > SESSIONS_PER_TASK]
     return _NewestSessions(rows, counts, _states_of(truncated))
@@ -294,73 +284,48 @@ def _states_of(tasks: Sequence[uuid.UUID]) -> dict[uuid.UUID, set[str]]:
     return states
 
 
-def annotate_needs(rows: QuerySet[TaskSession], user: User) -> QuerySet[TaskSession]:
-    """Annotate sessions with what a person has to do about them, and with open requests."""
-    starts = Intent.objects.filter(session=OuterRef("pk"), kind=IntentKind.START, done_at=None)
-    return rows.annotate(
-        asks=inbox.awaits_answer(kind=RequestKind.PERMISSION),
-        questions=inbox.awaits_answer(kind=RequestKind.QUESTION),
-        doubts=inbox.has_held_prompt(),
-        cut_short=inbox.has_interrupted_prompt(),
-        overdue=inbox.has_overdue_prompt(),
-        raised=inbox.has_open_item(),
-        memory=has_unseen(user, AttentionKind.RECEIPT),
-        looks=has_unseen(user, AttentionKind.IDLE),
-        is_start_ordered=Exists(starts),
-        waits_to_start=Exists(
-            starts.filter(
-                Q(**{f"payload__{QUEUED_FOR_CAPACITY}": True})
-                | Q(**{f"payload__{REFUSED_BY_HOST}__isnull": False})
-                | Q(claimed_generation=None, **{f"payload__{PLACEMENT_WAIT}__isnull": False})
-            )
-        ),
-        suspension_reason=Subquery(
-            Suspension.objects.filter(session=OuterRef("pk"), ended_at=None).values("reason")[:1]
-        ),
-        is_over_budget=Exists(BudgetHold.objects.filter(session=OuterRef("pk"), ended_at=None)),
-        is_retrying=Exists(
-            Prompt.objects.filter(session=OuterRef("pk"), kind=PromptKind.RETRY, state=PromptState.QUEUED)
-        ),
-    )
+def session_rows(sessions: Sequence[TaskSession], user: User) -> dict[uuid.UUID, SessionRow]:
+    """Return the rows of sessions as ``user`` sees them, by id; a constant number of queries.
 
-
-def session_rows(sessions: Sequence[TaskSession]) -> dict[uuid.UUID, SessionRow]:
-    """Return the rows of sessions from ``annotate_needs``, by id; a constant number of queries."""
+    A session that was deleted after it was read has no row.
+    """
+    needs = load_needs([session.id for session in sessions], user)
+    sessions = [session for session in sessions if session.id in needs]
     states = load_run_states(sessions)
     supervision = Supervision()
-    places = {session.id: _needed_place(session, states[session.id]) for session in sessions}
+    places = {session.id: _needed_place(session, states[session.id], needs[session.id]) for session in sessions}
     unattended = supervision.name_unattended(places.values())
     rows = {}
     for session in sessions:
         state = states[session.id]
         last_turn_at = (state.run.ended_at or state.run.started_at) if state.run else None
-        rows[session.id] = SessionRow(
-            session, *_describe(session, state, supervision, unattended.get(places[session.id], "")), last_turn_at
-        )
+        unattended_host = unattended.get(places[session.id], "")
+        facts = _facts_of(session, needs[session.id], state, supervision, unattended_host)
+        rows[session.id] = SessionRow(session, needs[session.id], str(state.derived), facts, last_turn_at)
     return rows
 
 
-def _needed_place(session: Any, state: SessionRunState) -> str:
-    return needed_place(session, state.execution, is_start_ordered=session.is_start_ordered)
+def _needed_place(session: TaskSession, state: SessionRunState, needs: SessionNeeds) -> str:
+    return needed_place(session, state.execution, is_start_ordered=needs.is_start_ordered)
 
 
-def _describe(
-    session: Any, state: SessionRunState, supervision: Supervision, unattended_host: str
-) -> tuple[str, SituationFacts]:
-    """Return the derived status and the facts that lists know, from a session of ``annotate_needs``."""
+def _facts_of(
+    session: TaskSession, needs: SessionNeeds, state: SessionRunState, supervision: Supervision, unattended_host: str
+) -> SituationFacts:
+    """Return the facts that lists know of a session."""
     run, execution = state.run, state.execution
     error_code = UNREACHABLE if unattended_host else session.error_code
     runs = is_running(session, execution)
     start_reason = ""
     waits_for_host = is_drained(execution) and session.desired_state == DesiredState.RUNNING
-    if session.start_rank is not None or session.waits_to_start or waits_for_host:
+    if session.start_rank is not None or needs.waits_to_start or waits_for_host:
         # Lists only say that the start waits. The reason and the position would take a query for each session.
         start_reason = WaitReason.TURN
     last_state, last_reason, works_alone = "", "", False
     if run is not None:
         last_state, last_reason = run.state, run.reason
         works_alone = run.origin == TurnOrigin.AGENT and run.state in OPEN_RUN_STATES
-    facts = SituationFacts(
+    return SituationFacts(
         session_state=session.state,
         desired_state=session.desired_state,
         work_state=session.work_state,
@@ -371,19 +336,18 @@ def _describe(
         error_code=error_code,
         recovering=is_recovering(execution, supervision),
         unattended_host=unattended_host,
-        starting=session.is_start_ordered,
+        starting=needs.is_start_ordered,
         start_reason=start_reason,
         asleep=is_asleep(execution),
-        pending_permissions=int(session.asks),
-        pending_questions=int(session.questions),
+        pending_permissions=int(needs.asks),
+        pending_questions=int(needs.questions),
         waits_outside=run is not None and run.state == RunState.WAITING and run.wait_kind != WaitKind.PERMISSION,
         next_restart_at=session.next_restart_at,
-        suspended=session.suspension_reason is not None,
-        suspension_reason=session.suspension_reason or "",
-        over_budget=session.is_over_budget,
-        retrying=session.is_retrying,
+        suspended=needs.suspension_reason is not None,
+        suspension_reason=needs.suspension_reason or "",
+        over_budget=needs.is_over_budget,
+        retrying=needs.is_retrying,
         last_run_state=last_state,
         works_alone=works_alone,
         last_run_reason=last_reason,
     )
-    return str(state.derived), facts

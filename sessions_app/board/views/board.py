@@ -49,7 +49,7 @@ from sessions_app.models import Task, TaskSession
 from sessions_app.pages.labels import OUTCOME_LABELS, TASK_STATE_LABELS
 from sessions_app.pages.shortcuts import READ_METHODS, form_status, part_response
 from sessions_app.planning.rules.plans import LABEL_LENGTH, Priority, parse_priority
-from sessions_app.planning.services import labels_of_teams, plan_of
+from sessions_app.planning.services import Plan, labels_of_teams
 from sessions_app.recovery.services.restarts import (
     DEMO_TASK,
     LastRestart,
@@ -150,7 +150,8 @@ def filter_context(user: User, criteria: BoardFilter) -> dict[str, Any]:
 @never_cache
 def show_board(request: UserHttpRequest) -> HttpResponse:
     """Show the board. A POST creates a task, with a session that starts at once unless ``only`` is submitted."""
-    reads_only = not may_write_somewhere(request.user)
+    writable = _writable_ids(request.user)
+    reads_only = not writable
     if reads_only and request.method not in READ_METHODS:
         raise PermissionDenied
     form = TaskCreateForm(request.user, request.POST or None, request.FILES or None)
@@ -168,7 +169,7 @@ def show_board(request: UserHttpRequest) -> HttpResponse:
     }
     context |= _steps_context(request, criteria)
     context |= filter_context(request.user, criteria)
-    context |= columns_context(request.user, criteria)
+    context |= columns_context(request.user, writable, criteria)
     response = render(request, "board/board.html", context, status=form_status(form))
     if STEPS_QUERY in request.GET:
         _keep_choice(response, "", max_age=0)
@@ -248,10 +249,16 @@ def _missing_prerequisites(form: TaskCreateForm) -> list[tuple[str, str]]:
     return [(noun, reverse(page)) for noun, page in missing]
 
 
-def columns_context(user: User, criteria: BoardFilter = BoardFilter()) -> dict[str, Any]:  # noqa: B008
-    """Return the matching tasks by state, newest first, and the result of the last restart."""
+def _writable_ids(user: User) -> set[int]:
+    return set(writable_teams(user).values_list("id", flat=True))
+
+
+def columns_context(user: User, writable: Collection[int], criteria: BoardFilter) -> dict[str, Any]:
+    """Return the matching tasks by state, newest first, and the result of the last restart.
+
+    ``writable`` are the ids of the teams in which the user may write.
+    """
     columns = board_service.board_columns(user, criteria)
-    writable = set(writable_teams(user).values_list("id", flat=True))
     restart = load_last_restart(user)
     total = sum(column.count for column in columns)
     context = {
@@ -364,7 +371,7 @@ def task_card(found: BoardTask, writable: Collection[int]) -> TaskCard:
         created_at=Moment.at(task.created_at),
         since=Moment.at(task.in_state_since) if task.in_state_since else None,
         age=age_text(task.in_state_since, timezone.now()),
-        plan=_plan_of_card(task),
+        plan=_plan_of_card(found.plan),
         sessions=tuple(_session_line(row, path) for row in found.sessions),
         more=found.session_count - len(found.sessions),
         may_choose=may_write,
@@ -380,8 +387,7 @@ def _moves_of(found: BoardTask) -> str:
     return " ".join(f"{state}:{move}" for state, move in possible_moves(task).items())
 
 
-def _plan_of_card(task: Task) -> PlanOfCard:
-    plan = plan_of(task)
+def _plan_of_card(plan: Plan) -> PlanOfCard:
     return PlanOfCard(plan.priority, tuple(plan.labels), plan.assignee.username if plan.assignee else "")
 
 
@@ -467,7 +473,7 @@ class RestartCard:
     @property
     def needy(self) -> list[tuple[TaskSession, Label]]:
         """The first sessions that need a person, with what they need."""
-        return [(session, attention_label(session)) for session in self.result.needy]
+        return [(session, attention_label(session, needs)) for session, needs in self.result.needy]
 
 
 ACTION_WORDS: Final = {"resume": "asked to resume", "stop": "asked to stop"}
@@ -513,5 +519,5 @@ def _selected_ids(request: UserHttpRequest) -> list[uuid.UUID]:
 @require_GET
 def board_updates(request: UserHttpRequest) -> JsonResponse:
     """Return the board's current tasks that match the filter in the query string."""
-    context = columns_context(request.user, parse_filter(request.GET))
+    context = columns_context(request.user, _writable_ids(request.user), parse_filter(request.GET))
     return part_response("board", "board/board_columns.html", context)

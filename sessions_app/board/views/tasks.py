@@ -19,7 +19,7 @@ from sessions_app.accounts.requests import UserHttpRequest
 from sessions_app.background.services import ended_with_task
 from sessions_app.board.forms import SessionCreateForm, TaskTextForm
 from sessions_app.board.services import deletion, tasks
-from sessions_app.board.services.board import annotate_needs, session_rows
+from sessions_app.board.services.board import session_rows
 from sessions_app.board.services.tasks import create_session_with_defaults
 from sessions_app.finish.unfinished import unfinished_work
 from sessions_app.kernel.rules.parsers import parse_uuid
@@ -102,19 +102,18 @@ def sessions_context(row: Task, user: User, number: int | None = None) -> dict[s
 
     The first page has the ``number`` 1. A number after the last page means the last one.
     """
-    # Only the ids of all sessions are sorted: what the page shows of a session takes a dozen subqueries.
+    # Only the ids of all sessions are sorted, not what the page shows of them.
     ids = row.sessions.order_by("-created_at", "id").values_list("id", flat=True)
     page = Paginator(ids, SESSIONS_PER_PAGE).get_page(number or 1)
-    rows = annotate_needs(TaskSession.objects.visible_to(user).filter(id__in=list(page)), user)
+    rows = TaskSession.objects.visible_to(user).filter(id__in=list(page))
     shown = rows.select_related("task", "agent_profile", "executor").defer(*SECRET_FIELDS)
-    sessions = list(shown.order_by("-created_at", "id"))
-    described = session_rows(sessions)
+    described = session_rows(list(shown.order_by("-created_at", "id")), user)
     return {
         "task": row,
         "state_label": TASK_STATE_LABELS[row.state],
         "over": TASK_ENDS.get(row.end),
         "page": page,
-        "sessions": [session_chips(described[session.id]) for session in sessions],
+        "sessions": [session_chips(row) for row in described.values()],
     }
 
 

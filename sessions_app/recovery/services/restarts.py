@@ -18,7 +18,7 @@ from django.utils import timezone
 
 from executors_app.machine.process import identity
 from sessions_app.attention.services import inbox
-from sessions_app.board.services.board import annotate_needs
+from sessions_app.board.services.session_needs import SessionNeeds, load_needs
 from sessions_app.kernel.rules.states import DesiredState, SessionState, TaskState
 from sessions_app.models import ContinuityReceipt, RecoverySweep, SweepOutcome, Task, TaskSession, Turn
 from sessions_app.recovery.rules.recovery import SKIPPED, AgentAction
@@ -141,8 +141,8 @@ class LastRestart:
     sweep: RecoverySweep
     counts: Mapping[str, int]
     """Number of sessions by ``RowResult.kind``, without skipped ones."""
-    needy: list[TaskSession]
-    """The sessions that need a person, at most ``MAX_NAMED``, annotated with why."""
+    needy: list[tuple[TaskSession, SessionNeeds]]
+    """The sessions that need a person, at most ``MAX_NAMED``, with why."""
     needy_count: int
 
     @property
@@ -152,7 +152,7 @@ class LastRestart:
 
 
 def load_last_restart(user: User) -> LastRestart | None:
-    """Return the last restart; None if there was none that concerned the user's sessions. At most five queries."""
+    """Return the last restart; None if there was none that concerned the user's sessions. At most six queries."""
     sweep = RecoverySweep.objects.filter(trigger="boot").first()
     if sweep is None:
         return None
@@ -162,10 +162,11 @@ def load_last_restart(user: User) -> LastRestart | None:
         return None
     counts.pop(SKIPPED, None)
     needy = TaskSession.objects.filter(inbox.needs_person(), id__in=rows.values("session"), task__archived_at=None)
-    shown = annotate_needs(needy.select_related("task", "agent_profile").defer(*SECRET_FIELDS), user)[: MAX_NAMED + 1]
-    found = list(shown)
+    found = list(needy.select_related("task", "agent_profile").defer(*SECRET_FIELDS)[: MAX_NAMED + 1])
     count = len(found) if len(found) <= MAX_NAMED else needy.count()
-    return LastRestart(sweep, counts, found[:MAX_NAMED], count)
+    needs = load_needs([session.id for session in found[:MAX_NAMED]], user)
+    named = [(session, needs[session.id]) for session in found if session.id in needs]
+    return LastRestart(sweep, counts, named, count)
 
 
 DEMO_TASK: Final = "Survive a restart"

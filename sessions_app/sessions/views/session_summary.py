@@ -16,6 +16,7 @@ from sessions_app.agents.rules.agent_programs import NEEDS_PERSON_CODES
 from sessions_app.attention.rules.notices import ATTENTION_KIND_LABELS
 from sessions_app.background.services import process_commands
 from sessions_app.board.services.board import SessionRow
+from sessions_app.board.services.session_needs import SessionNeeds
 from sessions_app.kernel.rules.states import DerivedStatus, SessionState, WorkState
 from sessions_app.models import TaskSession
 from sessions_app.pages.labels import DERIVED_STATUS_LABELS, WORK_STATE_LABELS
@@ -42,13 +43,13 @@ _NEEDS_LABELS: Final = (
     ("memory", ATTENTION_KIND_LABELS["receipt"]),
     ("looks", ATTENTION_KIND_LABELS["idle"]),
 )
-"""Label of each annotation of ``board.annotate_needs``, in order of priority: what a person has to do."""
+"""Label of each field of ``SessionNeeds``, in order of priority: what a person has to do."""
 
 
-def attention_label(session: TaskSession) -> Label:
-    """Return why a session needs a person, or else its state. The session comes from ``annotate_needs``."""
-    needs = (label for name, label in _NEEDS_LABELS if getattr(session, name))
-    return next(needs, LABELS[Code.UNREACHABLE] if session.error_code == UNREACHABLE else state_label(session.state))
+def attention_label(session: TaskSession, needs: SessionNeeds) -> Label:
+    """Return why a session needs a person, or else its state."""
+    labels = (label for name, label in _NEEDS_LABELS if getattr(needs, name))
+    return next(labels, LABELS[Code.UNREACHABLE] if session.error_code == UNREACHABLE else state_label(session.state))
 
 
 @lru_cache(maxsize=256)
@@ -60,18 +61,18 @@ def pill_of(label: Label) -> SafeString:
 def session_chips(row: SessionRow) -> dict[str, Any]:
     """Return a session with its chips: situation, interruption, finished work, and what a person has to do."""
     session = row.session
-    needs = [label for name, label in _NEEDS_LABELS if getattr(session, name)]
+    needs = [label for name, label in _NEEDS_LABELS if getattr(row.needs, name)]
     if session.stalled_since is not None:
         needs.append(LABELS[Code.STALLED])
     chips = list(dict.fromkeys([status_label(row.facts), *_status_chips(row), *needs]))
     return {
         "session": session,
         "chips": format_html_join(" ", "{}", ((pill_of(label),) for label in chips)),
-        "may_answer": getattr(session, "asks", False) or getattr(session, "questions", False),
+        "may_answer": row.needs.asks or row.needs.questions,
         "processes": row.facts.background_process_count,
         "commands": "\n".join(process_commands(session, is_running=row.facts.agent_running)),
         "needy": bool(needs)
-        or getattr(session, "raised", False)
+        or row.needs.raised
         or (
             session.state == SessionState.ERROR
             and (session.next_restart_at is None or session.error_code in NEEDS_PERSON_CODES)
