@@ -29,6 +29,11 @@ from executors_app.staff_admin import (
     describe_secret,
 )
 
+UNREADABLE_ENV = (
+    "The stored variables cannot be decrypted with the current keys, so changing one would drop the others. Add the "
+    "earlier secret key to KANDEV_SECRET_KEY_FALLBACKS, or replace all of them on the profile’s page in the settings."
+)
+
 
 def _agent_types() -> list[tuple[str, str]]:
     """Return the choices of a profile: installed agents first, the others with the command that installs them."""
@@ -103,8 +108,7 @@ class AgentProfileForm(Form):
         self._check_command(values)
         given, removed = values.get("change_env") or {}, set(values.get("remove_env") or ())
         if given or removed:
-            kept = {name: value for name, value in self._env().items() if name not in removed}
-            self.instance.env = {**kept, **given}
+            self._change_env(given, removed)
         if values.get("change_mcp_servers") is not None:
             self.instance.mcp_servers = values["change_mcp_servers"]
         return values
@@ -122,12 +126,15 @@ class AgentProfileForm(Form):
             check_mcp_servers(servers)
         return servers
 
-    def _env(self) -> dict[str, str]:
-        """Return the current environment; empty if it cannot be decrypted."""
+    def _change_env(self, given: dict[str, str], removed: set[str]) -> None:
+        """Change some variables; refused if the others cannot be decrypted, because they would be lost."""
         try:
-            return dict(self.instance.env)
+            stored = dict(self.instance.env)
         except SecretUnreadable:
-            return {}
+            self.add_error("change_env" if given else "remove_env", UNREADABLE_ENV)
+            return
+        kept = {name: value for name, value in stored.items() if name not in removed}
+        self.instance.env = {**kept, **given}
 
 
 def _kind_of(profile: AgentProfile | None) -> AgentType | None:

@@ -112,6 +112,18 @@ def test_profile_with_undecryptable_secrets_can_be_viewed_and_renamed(profile: A
     assert AgentProfile.objects.get().name == "renamed"
 
 
+@pytest.mark.parametrize("field", ["change_env", "remove_env"])
+def test_variable_is_not_changed_beside_others_that_cannot_be_decrypted(
+    profile: AgentProfile, settings: Any, field: str
+) -> None:
+    settings.SECRET_KEY, settings.SECRET_KEY_FALLBACKS, old = "another key", [], settings.SECRET_KEY
+    answer = change(browser(superuser()), profile, **{**PROFILE, field: {"change_env": "NEW=1"}.get(field, "OLD")})
+    assert answer.status_code == 200
+    assert "changing one would drop the others" in errors(answer)[field][0]
+    settings.SECRET_KEY = old
+    assert AgentProfile.objects.get().env == {"API_KEY": SECRET, "OLD": "x"}
+
+
 def test_lists_of_a_profile_are_written_as_words_and_lines(staff_browser: Client, profile: AgentProfile) -> None:
     lists = {
         "command": "my-agent 'two words'",
