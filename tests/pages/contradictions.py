@@ -12,20 +12,12 @@ from playwright.sync_api import Locator, Page
 from sessions_app.pages.labels import receipt_kind_label
 from tests.drills.deployment import Session
 from tests.pages.people import path_of, pill
+from tests.pages.routes import PAGE_ROUTES
 from tests.rights.matrix import PAGES
 from tests.waiting import eventually
 
-EXCLUDED_ROUTES = re.compile(
-    r"live/$|/replace/$|^sessions/list/$|/prompt-history/$|/earlier/$|/count/$|\.png$|^metrics$|^healthz$|^readyz$|^login/|^settings/$"
-    r"|/members/<int:user_id>/$"
-)
-"""Page fragments, pictures and machine-readable responses; the page of a member, which only the team's admins open."""
-ROUTES = [
-    route
-    for route, methods in PAGES.items()
-    if "get" in methods and not EXCLUDED_ROUTES.search(route) and 200 in methods["get"].statuses
-]
-"""All pages, from the authorization matrix, so that none is left out."""
+ROUTES = [route for route in PAGE_ROUTES if not route.endswith("/members/<int:user_id>/")]
+"""All pages but that of a member, which only the team's admins open."""
 ITEMS_TO_REVIEW = {"Memory lost", "Memory unproven", "Review needed"}
 """Inbox items that are resolved once they were seen."""
 WITHOUT_RECEIPT: Final = ("failed", "skipped", "under way")

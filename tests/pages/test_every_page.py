@@ -19,6 +19,7 @@ from sessions_app.models import SweepRequest
 from tests.pages.accessibility import accessibility_problems
 from tests.pages.browsers import NO_SOCKET, Visit
 from tests.pages.layout import observe_shifts, shifts_of
+from tests.pages.routes import PAGE_ROUTES
 from tests.pages.test_browser import busy_session
 from tests.pages.world import World, make_sweep, make_world, supervise
 from tests.rights.matrix import PAGES
@@ -26,15 +27,6 @@ from tests.workflows.pages.workflow_rows import looped_run
 
 pytestmark = [pytest.mark.browser, pytest.mark.django_db(transaction=True)]
 
-EXCLUDED_ROUTES: Final = re.compile(
-    r"live/$|/replace/$|/earlier/$|/count/$|/prompt-history/$|\.png$|^metrics$|^healthz$|^readyz$|^login/|^settings/$|^sessions/list/$"
-)
-"""Page fragments, pictures and machine-readable responses; login pages have their own test."""
-ROUTES: Final = [
-    route
-    for route, methods in PAGES.items()
-    if "get" in methods and not EXCLUDED_ROUTES.search(route) and 200 in methods["get"].statuses
-]
 ADMIN: Final = (
     "/admin/",
     "/admin/sessions_app/",
@@ -79,7 +71,7 @@ def url_values(world: World) -> Mapping[str, Any]:
 
 
 def paths(url_values: Mapping[str, Any]) -> Iterator[str]:
-    for route in ROUTES:
+    for route in PAGE_ROUTES:
         query = PAGES[route]["get"].query
         path = "/" + re.sub(r"<\w+:(\w+)>", lambda found: str(url_values[found[1]]), route)
         yield f"{path}?{query}" if query else path
