@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from pydantic import BaseModel
 
-from sessions_app.mcp_server import acting, arguments, merging, pushing, reading, results
+from sessions_app.mcp_server import acting, arguments, finishing, reading, results
 
 INSTRUCTIONS: Final = """\
 Kandev runs coding agents. A task is a piece of work in a git repository; a session is one agent in a git worktree of \
@@ -183,7 +183,7 @@ TOOLS: Final[Sequence[Tool]] = (
         "uncommitted files that would be left out, and the two commits that merge_session needs. Changes nothing.",
         arguments.PreviewMergeArguments,
         results.MergePreview,
-        merging.preview_merge,
+        finishing.preview_merge,
         reads_only=True,
     ),
     Tool(
@@ -194,7 +194,7 @@ TOOLS: Final[Sequence[Tool]] = (
         "made in the background; call again with the same commits to see its state.",
         arguments.MergeSessionArguments,
         results.Merge,
-        merging.merge_session,
+        finishing.merge_session,
         is_destructive=True,
     ),
     Tool(
@@ -204,7 +204,7 @@ TOOLS: Final[Sequence[Tool]] = (
         "two commits that push_session needs. Asks the server where the branch is, and changes nothing.",
         arguments.PreviewPushArguments,
         results.PushPreview,
-        pushing.preview_push,
+        finishing.preview_push,
         reads_only=True,
     ),
     Tool(
@@ -216,7 +216,7 @@ TOOLS: Final[Sequence[Tool]] = (
         "same commits to see its state.",
         arguments.PushSessionArguments,
         results.Push,
-        pushing.push_session,
+        finishing.push_session,
         is_destructive=True,
     ),
 )

@@ -10,7 +10,7 @@ from rest_framework.test import APIClient
 
 from sessions_app.finish.execution import carry_out
 from sessions_app.kernel.services.errors import ReadOnly
-from sessions_app.mcp_server import arguments, merging
+from sessions_app.mcp_server import arguments, finishing
 from tests.finish.repositories import Mergeable, mergeable
 from tests.supervisor.rows import fresh, make_user
 
@@ -73,7 +73,7 @@ def test_member_without_the_right_may_look_only(tmp_path: Path, api: APIClient) 
 
 def test_tools_merge_what_was_previewed(merged: Mergeable) -> None:
     ada = make_user()
-    looked = merging.preview_merge(ada, arguments.PreviewMergeArguments(session_id=merged.session.id))
+    looked = finishing.preview_merge(ada, arguments.PreviewMergeArguments(session_id=merged.session.id))
     assert (looked.problem, looked.ahead, looked.target) == ("", 2, "main")
     request = arguments.MergeSessionArguments(
         session_id=merged.session.id,
@@ -81,16 +81,16 @@ def test_tools_merge_what_was_previewed(merged: Mergeable) -> None:
         branch_commit=looked.branch_commit,
         target_commit=looked.target_commit,
     )
-    assert merging.merge_session(ada, request).state == "requested"
+    assert finishing.merge_session(ada, request).state == "requested"
     carry_out(merged.session.finish_intents.get().id)
-    done = merging.merge_session(ada, request)
+    done = finishing.merge_session(ada, request)
     assert (done.state, done.result_commit) == ("done", merged.at())
 
 
 def test_tools_need_the_right(tmp_path: Path) -> None:
     merged = mergeable(tmp_path / "team", right=False)
     ada = make_user()
-    looked = merging.preview_merge(ada, arguments.PreviewMergeArguments(session_id=merged.session.id))
+    looked = finishing.preview_merge(ada, arguments.PreviewMergeArguments(session_id=merged.session.id))
     request = arguments.MergeSessionArguments(
         session_id=merged.session.id,
         strategy="merge",
@@ -98,5 +98,5 @@ def test_tools_need_the_right(tmp_path: Path) -> None:
         target_commit=looked.target_commit,
     )
     with pytest.raises(ReadOnly):
-        merging.merge_session(ada, request)
+        finishing.merge_session(ada, request)
     assert not fresh(merged.session).finish_intents.exists()
