@@ -39,8 +39,8 @@ SENTENCES: Final = {
     ),
     RemoteCause.HOST_KEY_UNKNOWN: "The server's host key is not confirmed. Compare and confirm it first.",
     RemoteCause.HOST_KEY_CHANGED: (
-        "The server shows another host key than the one that was confirmed. Nothing was sent. Ask whoever runs the "
-        "server; if the key was replaced there, fetch and confirm the new one."
+        "The server shows another host key than the one that was confirmed. Nothing was sent. Ask the server’s "
+        "administrator; if the key was replaced there, fetch and confirm the new one."
     ),
     RemoteCause.CERTIFICATE: "The server's certificate is not valid for this machine. Nothing was sent.",
     RemoteCause.REDIRECTED: "The server redirects to another address. Enter the repository's present address.",

@@ -151,7 +151,7 @@ class ExecutorForm(forms.Form):
     pool = forms.CharField(
         max_length=100,
         required=False,
-        help_text="Executors with the same pool share its sessions: where nobody chooses one of them, a session starts "
+        help_text="Executors with the same pool share its sessions: unless you choose one of them, a session starts "
         "on the one that fits best, or waits for a place. Empty: none.",
     )
     labels = forms.CharField(

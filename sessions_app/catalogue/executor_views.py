@@ -111,7 +111,7 @@ def add_executor(request: UserHttpRequest, runtime: str) -> HttpResponse:
         except SessionsError as error:
             _show_error(form, error)
         else:
-            messages.success(request, f"{made.name} was added. Test it; it is used where somebody chooses it.")
+            messages.success(request, f"{made.name} was added. Test it, then choose it when you start a session.")
             return redirect("settings-executor", made.pk)
     context = {"form": form, "executor": None, "runtime": runtime_name(runtime), "help": RUNTIME_HELP.get(runtime, "")}
     return render_settings(request, "catalogue/executor_form.html", SECTION, context, _INVALID if form.errors else 200)
@@ -209,7 +209,7 @@ def _make_default(executor: Executor, by: User) -> str:
 
 def _disable(executor: Executor, by: User) -> str:
     executor_settings.set_disabled(executor.pk, by, disabled=True)
-    return f"{executor.name} is disabled: no new session can use it. Sessions that it has go on."
+    return f"{executor.name} is disabled: no new session can use it. Sessions that use it continue."
 
 
 def _enable(executor: Executor, by: User) -> str:

@@ -602,7 +602,7 @@ def _add_other_waits(content: dict[str, str], user: User) -> dict[str, str]:
     if not others:
         return content
     text, footer = content["text"].rsplit("\n\n", 1)
-    waits = make_visible("\n".join(["Open waits that need nobody now:", *map(_render_wait, others)]))
+    waits = make_visible("\n".join(["Open waits that need no action:", *map(_render_wait, others)]))
     return {**content, "text": f"{text}\n\n{waits}\n\n{footer}"}
 
 

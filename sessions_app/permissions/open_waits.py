@@ -15,7 +15,7 @@ from sessions_app.waits.sources import WaitSource
 _LARGE_COLUMNS: Final = ("tool_call", "options", "question", "sealed_answer", "answer")
 _WAKE_UP: Final = (
     "The answer goes to the agent, once, and its turn goes on. At a deadline the request is cancelled, and the agent "
-    "is told."
+    "is informed."
 )
 
 

@@ -17,7 +17,7 @@ from sessions_app.suspensions.rules.suspension import HEADLINES, Continuation, S
 
 _END_LABELS: Final[Mapping[str, Label]] = {
     SuspensionEnd.RESET: Label("The time of the suspension is over", "busy"),
-    SuspensionEnd.USER: Label("Somebody let the session go on before the end of its suspension", "busy"),
+    SuspensionEnd.USER: Label("A user resumed the session before its suspension ended", "busy"),
     SuspensionEnd.REPEATED: Label("The agent reported a limit or an outage again", "ask"),
     SuspensionEnd.OBSOLETE: Label("The session is no longer suspended", "off"),
 }
@@ -42,7 +42,7 @@ class Suspended(
     reason: str = Field(description=", ".join(f"`{reason}`" for reason in HEADLINES))
     until: str | None = Field(description="when the limit ends; null if the agent does not say so")
     zone: str = Field(description="the time zone that the agent named; empty if it named none")
-    message: str = Field(description="what the agent said, at most 1,000 characters")
+    message: str = Field(description="the agent’s own message, at most 1,000 characters")
     tries_at: str | None = Field(default=None, description="when the turn is tried again during an outage")
 
     def timeline_label(self) -> Label:

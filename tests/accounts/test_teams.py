@@ -164,7 +164,7 @@ def test_last_admin_is_neither_removed_nor_demoted_by_anybody(admin: Client, sta
     for client in (admin, staff):
         assert "only admin" in client.get(member(world, grace)).text
         for path, form in ((member(world, grace), {"role": "viewer"}), (member(world, grace, "remove/"), {})):
-            assert "Make somebody else an admin first" in client.post(path, form, follow=True).text
+            assert "Make another member an admin first" in client.post(path, form, follow=True).text
     assert authorization.may_manage(grace, world.team)
     TeamRole.objects.create(user=world.ada, team=world.team, role=TeamRole.Role.ADMIN)
     User.objects.filter(pk=world.ada.pk).update(is_active=False)

@@ -192,7 +192,7 @@ def test_tool_call_with_too_much_json_is_only_mentioned(monkeypatch: pytest.Monk
     prepare_history(fresh(session))
     prepared = current_history(fresh(session))
     assert prepared is not None
-    assert "[TOOL RESULT: tool] (too long to be told)" in prepared.text
+    assert "[TOOL RESULT: tool] (too long to include)" in prepared.text
     assert "aaaa" not in prepared.text
 
 

@@ -102,7 +102,7 @@ def test_inbox_item_says_until_when_its_wait_is_open_and_for_whom(
     shown = page(world, "/attention/")
     assert "of waiting, until <time" in shown
     assert "Expected to act: anybody in team." in shown
-    assert "Waits that need nobody now" not in shown, "the item tells of it already"
+    assert "Waits that need no action" not in shown, "the item tells of it already"
 
 
 def test_api_and_metrics_have_a_kind_that_was_declared(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -153,7 +153,7 @@ def test_mail_names_waits_that_need_nobody(world: World) -> None:
     raise_item_of(world.session, "gave_up")
     delivery.run_notifications()
     (message,) = mail.outbox
-    assert "Open waits that need nobody now:\n- Mend the fence: The build of main (open since" in message.body
+    assert "Open waits that need no action:\n- Mend the fence: The build of main (open since" in message.body
     assert "because you enabled notifications" in message.body.splitlines()[-1]
 
 

@@ -181,7 +181,7 @@ class _Change:
         if not (self._is_conflicted or self._is_new or self._unstaged):
             raise ApiError(Code.CONFLICT, "this file has no changes that are not staged", path=self._path)
         if self._is_announced:
-            raise ApiError(Code.CONFLICT, "git was told of this new file: unstage it first", path=self._path)
+            raise ApiError(Code.CONFLICT, "this new file is marked with git add -N: unstage it first", path=self._path)
 
     def _refuse_replaced(self, status: dict[str, Any]) -> None:
         """Refuse what would remove other files from the index: it has no file that is a directory of another one."""

@@ -535,7 +535,7 @@ def outage_notice(suspension_id: str, headline: str, tries_at: str, message: str
     why = "The turn is not tried again automatically"
     step = "Open the session and let it go on when the provider works again, or send another prompt."
     if tries_at:
-        why = f"Unless somebody cancels it, the turn is tried again {tries_at}"
+        why = f"Unless it is cancelled, the turn is tried again {tries_at}"
         step = "Wait: prompts in the queue are sent after it. Or open the session and let it go on now."
     return Notice(
         AttentionKind.SUSPENDED,
@@ -552,7 +552,7 @@ def credit_notice(suspension_id: str, headline: str, message: str) -> Notice:
         AttentionKind.SUSPENDED,
         suspended_key(suspension_id),
         headline,
-        text("Somebody has to add credit, and no time ends that. The agent says: ", quote(message)),
+        text("Add credit to the account: waiting does not help. The agent says: ", quote(message)),
         "Add credit at the provider, then open the session and let it go on, or send another prompt.",
     )
 

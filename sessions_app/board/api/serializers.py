@@ -42,7 +42,7 @@ class TaskSerializer(StrictModelSerializer):
     repository_path = serializers.CharField(source="repository.path", read_only=True, default="")
     agent_work_state = choice_field(WORK_STATES, read_only=True)
     version = serializers.SerializerMethodField(help_text="Identifies the present title and description.")
-    assignee = serializers.SerializerMethodField(help_text="User name of who does it; null: nobody.")
+    assignee = serializers.SerializerMethodField(help_text="User name of the assignee; null: unassigned.")
     priority = serializers.SerializerMethodField()
     labels = serializers.SerializerMethodField()
 
@@ -197,7 +197,9 @@ class TaskChangeSerializer(StrictSerializer):
     description = StrictCharField(required=False, allow_blank=True, trim_whitespace=False, max_length=DESCRIPTION_LIMIT)
     repository = serializers.UUIDField(required=False, allow_null=True)
     base_branch = BranchField(required=False)
-    assignee = StrictCharField(required=False, allow_null=True, max_length=150, help_text="User name; null: nobody.")
+    assignee = StrictCharField(
+        required=False, allow_null=True, max_length=150, help_text="User name; null: unassigned."
+    )
     priority = serializers.ChoiceField(required=False, choices=PRIORITY_WORDS)
     labels = SizedListField(required=False, child=StrictCharField(max_length=LABEL_LENGTH), max_length=MAX_LABELS)
     version = StrictCharField(required=False, max_length=64)

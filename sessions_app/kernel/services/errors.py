@@ -220,7 +220,7 @@ class MemberChanged(SessionsError, code="member_changed"):
 
 
 class LastAdmin(SessionsError, code="last_admin"):
-    """This is the team’s only admin. Make somebody else an admin first."""
+    """This is the team’s only admin. Make another member an admin first."""
 
 
 class ProfileInUse(SessionsError, code="agent_profile_in_use"):

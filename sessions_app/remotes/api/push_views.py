@@ -55,7 +55,7 @@ class PushPreviewSerializer(serializers.Serializer[Any]):
     ref = serializers.CharField(allow_blank=True)
     commit = serializers.CharField(allow_blank=True)
     remote_commit = serializers.CharField(
-        allow_null=True, allow_blank=True, help_text="Empty: the branch does not exist there; null: nobody has looked."
+        allow_null=True, allow_blank=True, help_text="Empty: the branch does not exist there; null: not checked."
     )
     overwrites = serializers.BooleanField()
     problem = serializers.CharField(allow_blank=True)

@@ -12,7 +12,7 @@ from sessions_app.prompts.rules.attachments import names_sentence
 from sessions_app.recovery.rules.history import HistoryEntry, build_injection, tool_entry
 
 StoredEntry = Sequence[str]
-"""Role, the beginning of the text, and the payload as JSON; the JSON is empty if it is too long to be told."""
+"""Role, the beginning of the text, and the payload as JSON; the JSON is empty if it is too long to include."""
 
 
 def build_history(
@@ -29,7 +29,7 @@ def _to_entry(stored: StoredEntry) -> HistoryEntry:
     if role == "tool":
         if raw_payload:
             return tool_entry(payload)
-        return HistoryEntry("tool", "(too long to be told)", name="tool")
+        return HistoryEntry("tool", "(too long to include)", name="tool")
     if role == "user":
         # The user's files are only named, because a history is text.
         files = names_sentence(payload.get("attachments"))

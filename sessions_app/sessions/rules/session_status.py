@@ -53,7 +53,7 @@ class BudgetHoldStatus(TypedDict):
 
 
 class OwnWaitStatus(TypedDict):
-    """The agent has said in its open turn that it waits by itself, and then goes on."""
+    """The agent has announced in its open turn that it waits by itself, and then continues."""
 
     since: str
     until: str | None

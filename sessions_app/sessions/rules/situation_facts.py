@@ -302,7 +302,7 @@ class SituationFacts:
     """A failed turn is about to be retried."""
     retry: Retry | None = None
     waits_by_itself: bool = False
-    """The agent has said in its open turn that it waits by itself; False in lists."""
+    """The agent has announced in its open turn that it waits by itself; False in lists."""
     waits_by_itself_until: datetime | None = None
     """When it goes on; None: it does not say so."""
     suspended: bool = False

@@ -8,9 +8,9 @@ from sessions_app.suspensions.rules.suspension import Continuation
 
 
 class OwnWaitSerializer(serializers.Serializer):  # type: ignore[type-arg]
-    """The agent has said in its open turn that it waits by itself, such as for the end of its limit."""
+    """The agent has announced in its open turn that it waits by itself, such as for the end of its limit."""
 
-    since = serializers.DateTimeField(help_text="When it said so.")
+    since = serializers.DateTimeField(help_text="When the agent announced it.")
     until = serializers.DateTimeField(allow_null=True, help_text="When it goes on; null if it does not say so.")
 
 
@@ -21,7 +21,7 @@ class SuspensionSerializer(serializers.Serializer):  # type: ignore[type-arg]
     reason = serializers.CharField(
         help_text="`usage_limit`, `credit_exhausted`, or the code of a provider's error that outlasts the retries."
     )
-    message = serializers.CharField(help_text="What the agent said.")
+    message = serializers.CharField(help_text="The agent’s own message.")
     since = serializers.DateTimeField()
     resets_at = serializers.DateTimeField(
         allow_null=True, help_text="When the limit ends; null if the agent does not say so."
@@ -45,7 +45,7 @@ class CutOffTurnSerializer(serializers.Serializer):  # type: ignore[type-arg]
     suspension_id = serializers.UUIDField()
     message_id = serializers.CharField(help_text="Of the prompt that was refused.")
     reason = serializers.CharField(help_text="As of the suspension.")
-    message = serializers.CharField(help_text="What the agent said.")
+    message = serializers.CharField(help_text="The agent’s own message.")
     has_worked = serializers.BooleanField(
         help_text="Whether the agent had used a tool, or has worked on its own since: it is then asked to continue, "
         "else it gets the prompt once more."

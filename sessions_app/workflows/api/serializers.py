@@ -28,8 +28,8 @@ from sessions_app.workflows.models import NODE_STATES, RUN_STATES, TRIGGERS, Wor
 
 MAX_FILES: Final = 200
 TRIGGERS_HELP: Final = (
-    "Whether cron and idle triggers start runs, with the rights of whoever enables them. Paused triggers stay paused: "
-    "POST workflows/{id}/triggers/confirm/ enables them."
+    "Whether cron and idle triggers start runs, with the rights of the user who enables them. Paused triggers stay "
+    "paused: POST workflows/{id}/triggers/confirm/ enables them."
 )
 
 

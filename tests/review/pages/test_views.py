@@ -75,7 +75,7 @@ def test_file_without_room_for_its_lines_says_so_and_leads_to_them(
     hunks[1] |= {"hunks": [], "left_out": True}
     monkeypatch.setattr(review_views, "read_open_or_saved", lambda *requested: (found, hunks))
     html = page_of(ada, session)
-    assert html.count("There was no more room for its lines.") == 1
+    assert html.count("Its lines are not shown, because the page is too long already.") == 1
     assert '<a href="?of=branch&amp;from=1">Show them</a>' in html
 
 
