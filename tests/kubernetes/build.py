@@ -26,6 +26,7 @@ SOURCE: Final = "kubernetes"
 VERSION: Final = "1.20.2"
 RECIPE: Final = 1
 """Raised when this module changes what is in the cache, so that an older cache is built again."""
+VENDOR: Final = "k8s.io/kubernetes/vendor"
 GO: Final = "usr/lib/go-1.19"
 REFLECT: Final = "github.com/modern-go/reflect2"
 BUILD_PACKAGES: Final = ("golang-1.19-go", "golang-1.19-src", "golang-github-modern-go-reflect2-dev")
@@ -146,10 +147,10 @@ def _unpack() -> None:
 def _compile() -> None:
     _generate_openapi()
     version = {
-        "k8s.io/component-base/version.gitVersion": f"v{VERSION}",
-        "k8s.io/component-base/version.gitMajor": "1",
-        "k8s.io/component-base/version.gitMinor": "20",
-        "k8s.io/client-go/pkg/version.gitVersion": f"v{VERSION}",
+        f"{VENDOR}/k8s.io/component-base/version.gitVersion": f"v{VERSION}",
+        f"{VENDOR}/k8s.io/component-base/version.gitMajor": "1",
+        f"{VENDOR}/k8s.io/component-base/version.gitMinor": "20",
+        f"{VENDOR}/k8s.io/client-go/pkg/version.gitVersion": f"v{VERSION}",
     }
     flags = " ".join(["-s", "-w", *(f"-X {name}={value}" for name, value in version.items())])
     (cache() / "bin").mkdir()

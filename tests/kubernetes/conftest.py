@@ -6,13 +6,16 @@ import atexit
 import os
 import shutil
 import tempfile
+from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import pytest
 
+from tests.executors.repositories import make_repository
 from tests.kubernetes.cluster import Cluster
+from tests.kubernetes.harness import KubernetesHarness
 from tests.services import require
 
 RUNNING_CLUSTER: Final = "TEST_KUBERNETES"
@@ -45,3 +48,13 @@ def cluster(shared_cluster: Cluster) -> Cluster:
     """Return the cluster with both nodes ready, whatever an earlier test did to it."""
     shared_cluster.ensure()
     return shared_cluster
+
+
+@pytest.fixture
+def harness(cluster: Cluster, tmp_path: Path, settings: Any) -> Iterator[KubernetesHarness]:
+    """Yield a harness for sessions in Pods of the cluster, removed afterwards."""
+    settings.KANDEV_DATA_DIR = tmp_path / "data"
+    made = KubernetesHarness(make_repository(tmp_path / "repository"), cluster)
+    made.close()  # what an earlier run left would hold up a drain
+    yield made
+    made.close()

@@ -11,10 +11,10 @@ from typing import Any, Final
 
 import docker
 import yaml
+from docker.constants import DEFAULT_DOCKER_API_VERSION
+from docker.errors import DockerException
+from requests.exceptions import RequestException
 
-from executors_app.runtimes.containers.connection import EngineAddress
-from executors_app.runtimes.containers.engine import open_engine
-from executors_app.wire.errors import RuntimeUnavailable
 from tests.kubernetes import build, network
 from tests.kubernetes.certificates import ClusterCertificates, certificate_user, write_kubeconfig
 from tests.kubernetes.images import PAUSE
@@ -198,6 +198,19 @@ class Node(Namespace):
         finally:
             client.close()
 
+    def execute(self, pod_name: str, user: str, *command: str) -> str:
+        """Run a command in a Pod's running container, which must succeed; return its output."""
+        client = self.client()
+        labels = ["io.kubernetes.docker.type=container", f"io.kubernetes.pod.name={pod_name}"]
+        try:
+            [found] = client.containers(filters={"label": labels})
+            made = client.exec_create(found["Id"], list(command), user=user)
+            output: bytes = client.exec_start(made["Id"])
+            assert client.exec_inspect(made["Id"])["ExitCode"] == 0, output
+        finally:
+            client.close()
+        return output.decode().strip()
+
     @property
     def _kubeconfig(self) -> Path:
         return self.directory / "kubeconfig"
@@ -206,11 +219,14 @@ class Node(Namespace):
         return f"{build.unpacked('usr/bin')}:{build.unpacked('usr/sbin')}:{SEARCHED}"
 
     def _engine_answers(self) -> bool:
+        # A client that is told its version asks nothing when it is created.
+        client = docker.APIClient(base_url=f"unix://{self.socket}", version=DEFAULT_DOCKER_API_VERSION, timeout=5)
         try:
-            with open_engine(EngineAddress(f"unix://{self.socket}"), 5) as engine:
-                return bool(engine.identity())
-        except RuntimeUnavailable:
+            return bool(client.ping())
+        except (DockerException, RequestException):
             return False
+        finally:
+            client.close()
 
 
 def _remove_group(group: Path) -> None:
