@@ -25,6 +25,7 @@ class Caddy:
         self.home = home
         self.port = free_port()
         self.url = f"https://{SITE}:{self.port}"
+        self.patience = 30.0
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self, webs: Sequence[str], **env: str) -> None:
@@ -53,11 +54,11 @@ class Caddy:
         root = self.home / "caddy" / "caddy" / "pki" / "authorities" / "local" / "root.crt"
         return ssl.create_default_context(cafile=str(root))
 
-    def get(self, path: str, *, timeout: float = 30, **headers: str) -> tuple[int, Any, str]:
-        """Return status, headers and text of a page; status 0 without a response within ``timeout`` seconds."""
+    def get(self, path: str, **headers: str) -> tuple[int, Any, str]:
+        """Return status, headers and text of a page; status 0 without a response within ``patience`` seconds."""
         request = urllib.request.Request(self.url + path, headers=headers)
         try:
-            with urllib.request.urlopen(request, timeout=timeout, context=self.trust) as answer:
+            with urllib.request.urlopen(request, timeout=self.patience, context=self.trust) as answer:
                 return answer.status, answer.headers, answer.read().decode()
         except urllib.error.HTTPError as error:
             return error.code, error.headers, error.read().decode()

@@ -19,11 +19,6 @@ from tests.three_hosts.site import METRICS_TOKEN, ROLES, Site
 Claims = frozenset[str]
 Process = tuple[str, str]
 """The name of a host, and a role."""
-HANGS_AFTER: Final = 10.0
-"""Seconds after which a request is repeated: one that was on its way to a host that has just been lost is not answered.
-
-By then the proxy knows of the loss, so only the surfaces that are looked at first need it.
-"""
 _TITLES: Final = {"Web server": "web", "Supervisor": "supervisor", "Worker": "worker"}
 _SECTION: Final = re.compile(r'aria-labelledby="host-\d+">(.*?)</section>', re.DOTALL)
 _NAME: Final = re.compile(r"<h2[^>]*>([^<]+)</h2>")
@@ -146,7 +141,7 @@ def _session_page(site: Site, sessions: Mapping[str, Session]) -> Claims:
 
 
 def _answer(site: Site, path: str, **headers: str) -> str:
-    status, _, text = site.proxy.get(path, timeout=HANGS_AFTER, **headers)
+    status, _, text = site.proxy.get(path, **headers)
     if status != 200:
         raise OSError(f"{path} answers {status}")
     return text

@@ -37,6 +37,11 @@ CLOCKS: Final[Mapping[str, float]] = {"build-b": 180.0, "build-c": -180.0}
 """Seconds by which the clocks of hosts are wrong: what hosts compare is measured by the clock of the database."""
 LEASE: Final = 6
 """Lifetime of a lease in seconds."""
+HANGS_AFTER: Final = 10.0
+"""Seconds after which a request is repeated: one that was on its way to a host that has just been lost is not answered.
+
+By then the proxy knows of the loss, so only the surfaces that are looked at first need it.
+"""
 WEB_PORT: Final = 8000
 SECRET_KEY: Final = "a key of these tests alone, that is long enough for anybody"
 METRICS_TOKEN: Final = "a token of these tests alone"
@@ -60,6 +65,7 @@ class Site(Deployment):
     def __init__(self, home: Path, server: postgresql.Server, redis: RedisServer):
         super().__init__(home)
         self.postgresql, self.redis, self.proxy = server, redis, Caddy(home)
+        self.proxy.patience = HANGS_AFTER
         self.url = self.proxy.url
         self.env |= {
             DATABASE_URL: server.new_database(),
