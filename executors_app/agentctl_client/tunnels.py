@@ -102,7 +102,15 @@ async def open_tunnel(host: str, port: int) -> tuple[socket.socket, asyncio.Task
     ours, theirs = socket.socketpair()
     for end in (ours, theirs):
         end.setblocking(False)
-    return ours, asyncio.create_task(_relay(tunnel, theirs), name=f"tunnel into {host}")
+    relay = asyncio.create_task(_relay(tunnel, theirs), name=f"tunnel into {host}")
+    try:
+        # It starts before anybody can cancel it: a task that never ran would close neither end.
+        await asyncio.sleep(0)
+    except BaseException:
+        relay.cancel()
+        ours.close()
+        raise
+    return ours, relay
 
 
 async def _open(host: str, port: int) -> Tunnel:
@@ -120,10 +128,13 @@ async def _relay(tunnel: Tunnel, theirs: socket.socket) -> None:
     finally:
         for way in ways:
             way.cancel()
-        await asyncio.gather(*ways, return_exceptions=True)
-        theirs.close()
-        with contextlib.suppress(Exception):
-            await tunnel.close()
+        try:
+            await asyncio.gather(*ways, return_exceptions=True)
+        finally:
+            # Also if we are cancelled while the relay is already ending.
+            theirs.close()
+            with contextlib.suppress(Exception):
+                await tunnel.close()
 
 
 async def _inwards(tunnel: Tunnel, theirs: socket.socket) -> None:
