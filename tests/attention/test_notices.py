@@ -17,6 +17,7 @@ NOTICES: Mapping[AttentionKind, Notice] = {
     for notice in (
         notices.gave_up_notice("s", 5, "No such image.", 1),
         notices.error_notice("s", "agent_error", "It failed.", 1),
+        notices.worker_missing_notice("2026-03-10 18:00 UTC"),
         notices.permission_notice("p", {"title": "Run the tests"}),
         notices.question_notice("p", {"message": "Which one?"}),
         notices.held_notice("s", "m", "Please."),
@@ -59,8 +60,8 @@ TIMELINE_EVENTS: Mapping[AttentionKind, str] = {
     AttentionKind.IDLE: "session.run.completed",
 }
 """The event by which a session's timeline explains why the item was raised."""
-NOT_IN_TIMELINE = {AttentionKind.OWNER_LEFT, AttentionKind.WORKFLOW}
-"""One is raised by a sweep, whose row is in the timeline, the other by a workflow."""
+NOT_IN_TIMELINE = {AttentionKind.OWNER_LEFT, AttentionKind.WORKFLOW, AttentionKind.SYSTEM}
+"""One is raised by a sweep, whose row is in the timeline, one by a workflow, and one is about no session."""
 NOT_RAISED_BY_EVENTS = NOT_IN_TIMELINE | {AttentionKind.GAVE_UP, AttentionKind.ERROR}
 """The last two follow from the session's own state, once all events are known."""
 RECORDED_FOR_THE_AGENT = {"session.permission.requested", "session.work_state_changed"}
