@@ -98,8 +98,14 @@ class Namespace:
 
     def _first(self) -> list[ProcessIdentity]:
         """Return the first process, and the one outside that holds it."""
-        tail = [namespace_init.__file__, self.name, str(self.directory), str(self.volumes)]
-        return find(lambda words: list(words[-4:]) == tail)
+        tail = [self.name, str(self.directory), str(self.volumes)]
+
+        def is_it(words: Sequence[str]) -> bool:
+            # By the name of the file alone, so that another copy of this project finds the cluster too.
+            program = words[-4] if len(words) > len(tail) else ""
+            return list(words[-3:]) == tail and Path(program).name == Path(namespace_init.__file__).name
+
+        return find(is_it)
 
 
 def launch(
