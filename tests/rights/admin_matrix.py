@@ -67,6 +67,7 @@ MODELS: Final[Mapping[str, Pages]] = {
     "sessions_app/host": RECORD,
     "sessions_app/hostmaintenance": RECORD,
     "sessions_app/datasize": RECORD,
+    "sessions_app/backup": RECORD,
     "sessions_app/hostprocess": RECORD,
     "sessions_app/repositorysighting": RECORD,
     "sessions_app/continuityreceipt": RECORD,
