@@ -92,7 +92,7 @@ async function ask() {
 function actions() {
   const buttons = [...document.querySelectorAll("button[form=actions][formaction]")];
   const ofPage = buttons.filter((one) => !one.disabled && !one.closest(".task, .rows, details:not([open])")); // those of rows of a list, or folded away, need their place
-  const named = ofPage.filter((one) => !isAmbiguous(one, ofPage)).map((one) => ({ text: nameOf(one), act: () => one.click() }));
+  const named = ofPage.filter((one) => !isAmbiguous(one, ofPage)).map((one) => ({ text: nameOf(one), button: one }));
   const tabs = [...document.querySelectorAll("#session [role=tab]")].map((one) => ({ text: `Show: ${nameOf(one)}`, act: () => one.click() }));
   const task = document.getElementById("new-task");
   const create = task ? [{ text: "New task", act: () => begin(task) }] : [];
@@ -104,8 +104,20 @@ function actions() {
 
 // Such as *Withdraw* of each queued prompt: which one is meant is said only by its place.
 function isAmbiguous(button, all) {
-  const effect = ({ formAction, name, value }) => [formAction, name, value].join(" ");
   return all.some((other) => nameOf(other) === nameOf(button) && effect(other) !== effect(button));
+}
+
+const effect = ({ formAction, name, value }) => [formAction, name, value].join(" ");
+
+// The page may have drawn the button again since the list was made: then the old one does nothing.
+function press(button) {
+  const present = actions().find((other) => other.button && nameOf(other.button) === nameOf(button) && effect(other.button) === effect(button));
+  if (present) {
+    dialog.close();
+    return present.button.click();
+  }
+  show();
+  tell(`The page has changed: “${nameOf(button)}” is no longer offered.`);
 }
 
 function nameOf(element) {
@@ -177,8 +189,9 @@ function select(number) {
 }
 
 function choose(number, inNewTab) {
-  const { act, url } = shown[number];
+  const { act, button, url } = shown[number];
   if (url && inNewTab) return window.open(url, "_blank", "noopener");
+  if (button) return press(button);
   dialog.close();
   if (act) return act();
   if (new URL(url, location.href).pathname === location.pathname && url.includes("#new-task")) return begin(document.getElementById("new-task"));

@@ -10,7 +10,7 @@ from playwright.sync_api import Route, expect
 
 from sessions_app.prompts.services import queue_prompt
 from tests.pages.accessibility import accessibility_problems
-from tests.pages.browsers import NO_SOCKET, navigating, reported, wait_until
+from tests.pages.browsers import NO_SOCKET, hold_updates, navigating, reported, wait_until
 from tests.pages.world import World, asks, ingest_lines, path_of
 from tests.waiting import eventually
 
@@ -63,6 +63,28 @@ def test_palette_opens_everything_by_keyboard(visit: Any, world: World) -> None:
         page.keyboard.press("Enter")
     assert session.intents.filter(kind="cancel").exists()
     assert ada.unexpected(*NO_SOCKET) == []
+
+
+def test_palette_presses_the_button_that_the_page_has_now(visit: Any, world: World) -> None:
+    session = world.running_session()
+    ingest_lines(session, asks())
+    page = visit().open(path_of(session))
+    hold_updates(page)
+    results = page.get_by_role("listbox", name="Results").get_by_role("option")
+    selected = results.and_(page.get_by_role("option", selected=True))
+    for change in ("replaceWith(one.cloneNode(true))", "remove()"):
+        page.keyboard.press("Control+k")
+        page.keyboard.type("cancel t")
+        expect(selected).to_have_text("Cancel turn")
+        page.evaluate(f"const one = document.querySelector('button[formaction$=\"/cancel/\"]'); one.{change}")
+        if change == "remove()":
+            page.keyboard.press("Enter")
+            expect(page.get_by_role("dialog", name="Find")).to_contain_text("“Cancel turn” is no longer offered")
+        else:
+            page.route("**/cancel/", lambda route: route.fulfill(status=204))
+            with page.expect_request("**/cancel/"):
+                page.keyboard.press("Enter")
+    assert not session.intents.filter(kind="cancel").exists()
 
 
 def test_what_is_typed_while_the_palette_loads_is_its_own(visit: Any, world: World) -> None:
