@@ -48,7 +48,16 @@ SECTIONS: Final = (
     Section(
         "hosts",
         "Hosts",
-        _ours("host", "hostmaintenance", "hostprocess", "repositorysighting", "supervisor", "orphaned", "datasize"),
+        _ours(
+            "host",
+            "hostmaintenance",
+            "hostprocess",
+            "repositorysighting",
+            "supervisor",
+            "orphaned",
+            "datasize",
+            "backup",
+        ),
     ),
     Section(
         "recovery",
