@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
 
-from django.db.models import Count, F, Min, Q
+from django.db.models import Count, F, Max, Min, Q
 from django.db.models.functions import Now
 
 from executors_app.models import ExecutorRunning
@@ -184,8 +184,17 @@ def roles_down() -> list[str]:
 
 def is_worker_down() -> bool:
     """Whether workers have reported, and none does any more: schedules, mail and webhooks then stand still."""
+    return worker_down_since() is not None
+
+
+def worker_down_since() -> datetime | None:
+    """Return when the last worker reported, if none does any more; None if one is up or none has ever reported."""
     workers = HostProcess.objects.filter(role=Role.WORKER)
-    return not workers.filter(_is_up()).exists() and workers.exists()
+    found = workers.aggregate(up=Max("beat_at", filter=_is_up()), newest=Max("beat_at"))
+    if found["up"] is not None:
+        return None
+    newest: datetime | None = found["newest"]
+    return newest
 
 
 def count_processes() -> dict[tuple[str, str], int]:

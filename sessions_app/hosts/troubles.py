@@ -84,9 +84,9 @@ def find_troubles(known: Collection[str]) -> Iterator[Notice]:
 
 
 def _missing_worker(known: Collection[str], now: datetime) -> Iterator[Notice]:
-    if not services.is_worker_down():
+    since = services.worker_down_since()
+    if since is None:
         return
-    since = HostProcess.objects.filter(role=Role.WORKER).aggregate(at=Max("beat_at"))["at"]
     notice = notices.worker_missing_notice(_moment(since))
     if is_missing(since, now, was_missing=notice.key in known):
         yield notice
