@@ -28,6 +28,7 @@ MAX_HOSTS: Final = 200
 """Hosts that are listed; those that reported last come first."""
 MAX_PROCESSES: Final = 1000
 MAX_SIZES: Final = 500
+MAX_WRONG_KEYS: Final = 10
 MAX_STOPPED: Final = 10
 """Processes of a host that have stopped and are listed, the newest ones: each restart leaves one."""
 
@@ -211,6 +212,13 @@ def free_bytes_by_host() -> dict[str, int]:
     """Return what the disk of each host's data directory has left, as its processes that are up last reported it."""
     rows = HostProcess.objects.filter(_is_up(), free_bytes__isnull=False).order_by().values_list("host__name")
     return dict(rows.annotate(free=Min("free_bytes")))
+
+
+def processes_with_wrong_key() -> list[str]:
+    """Return role and host of processes that are up and whose secret key is not that of the database, a few of them."""
+    rows = HostProcess.objects.filter(_is_up(), process__has_wrong_key=True).order_by("host__name", "role")
+    found = rows.values_list("role", "host__name").distinct()[:MAX_WRONG_KEYS]
+    return [f"{Role(role).label.lower()} on {host}" for role, host in found]
 
 
 def count_unattended() -> int:
