@@ -7,6 +7,7 @@ process that talks to an agentctl.
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import time
 from collections.abc import AsyncIterator
@@ -22,7 +23,10 @@ if TYPE_CHECKING:
 
 _KEPT_FOR: Final = 30.0
 """Seconds for which a configuration that was read is used again: a login program in a kubeconfig may be slow."""
-_ERROR_TEXT_LIMIT: Final = 300
+_LOGIN_LIMIT: Final = 20
+"""Seconds that a login program may take. Then it is ended, so that one that hangs delays no other session."""
+_LOAD_TIMEOUT: Final = _LOGIN_LIMIT + 20.0
+"""Seconds to read the credentials, with the import of the client."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,10 +88,17 @@ async def _configuration(address: ClusterAddress) -> Configuration:
     if known is not None and known[1] == changed and time.monotonic() - known[0] < _KEPT_FOR:
         return known[2]
     try:
-        configuration = await _load(address)
-    except Exception as error:  # the loader raises whatever a broken file or a failed login program brings about
-        said = " ".join(str(error).split())[:_ERROR_TEXT_LIMIT]
-        raise RuntimeUnavailable(f"The credentials of the cluster cannot be read: {said}") from error
+        async with asyncio.timeout(_LOAD_TIMEOUT):
+            configuration = await _load(address)
+    except RuntimeUnavailable:
+        raise
+    except Exception as error:  # noqa: BLE001 - the loader raises whatever a broken file brings about
+        # Never its text, nor the error as a cause, which logs show: it contains whole entries of the file, with tokens.
+        raise RuntimeUnavailable(
+            "The credentials of the cluster cannot be read. Check the kubeconfig of this executor: kubectl config view "
+            "and kubectl version must accept it, as the user that Kandev runs as.",
+            for_staff=f"{address.kubeconfig} {type(error).__name__}".strip(),
+        ) from None
     _read[address] = (time.monotonic(), changed, configuration)
     return configuration
 
@@ -107,14 +118,39 @@ async def _load(address: ClusterAddress) -> Configuration:
     configuration = Configuration()
     loader: Any = config  # has no types
     if address.kubeconfig:
-        await loader.load_kube_config(address.kubeconfig, address.context or None, configuration, persist_config=False)
+        await _load_file(address, configuration)
     else:
         loader.load_incluster_config(configuration)
     configuration.retries = None
     return configuration
 
 
+async def _load_file(address: ClusterAddress, configuration: Configuration) -> None:
+    from kubernetes.aio.config import kube_config  # noqa: PLC0415 - see above
+
+    library: Any = kube_config  # has no types
+    merged = await asyncio.to_thread(library.KubeConfigMerger, address.kubeconfig)
+    loader = library.KubeConfigLoader(
+        config_dict=merged.config, active_context=address.context or None, config_base_path=None
+    )
+    login = (loader._user.value if loader._user is not None else {}).get("exec")  # noqa: SLF001
+    if login:
+        # The library waits for it without an end.
+        arguments = [f"--kill-after=2s {_LOGIN_LIMIT}s".split(), [login["command"]], login.get("args") or []]
+        login |= {"command": "timeout", "args": [str(one) for part in arguments for one in part]}
+    await loader.load_and_set(configuration)
+    if login and not configuration.api_key and not configuration.cert_file:
+        raise RuntimeUnavailable(
+            "The login program in the kubeconfig of this executor failed, or gave no answer within "
+            f"{_LOGIN_LIMIT} s. Run kubectl version with this kubeconfig, as the user that Kandev runs as.",
+            for_staff=address.kubeconfig,
+        )
+
+
 def _import_client() -> None:
     """Import the client in a thread: it takes a second, in which the event loop must go on."""
     import kubernetes.aio.client  # noqa: PLC0415 - see above
     import kubernetes.aio.config  # noqa: F401, PLC0415 - see above
+
+    # It logs its errors with whole entries of a kubeconfig, and the answers of a cluster with Secrets.
+    logging.getLogger("kubernetes").setLevel(logging.CRITICAL)

@@ -41,6 +41,7 @@ HARMLESS: Final = {
     **dict.fromkeys(
         (
             "executors_app/agentctl/__main__.py main",
+            "executors_app/agentctl/volume.py main",
             "executors_app/agentctl/host/daemon.py main",
             "sessions_app/portable/reader.py RecordReader.contents",
             "sessions_app/workflows/loader/client.py load_file_isolated",

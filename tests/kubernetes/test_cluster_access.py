@@ -1,0 +1,98 @@
+"""Credentials of clusters: what a kubeconfig contains is never shown, and a login program that hangs is ended."""
+
+from __future__ import annotations
+
+import json
+import logging
+import traceback
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from executors_app.agentctl_client import cluster_access
+from executors_app.agentctl_client.cluster_access import ClusterAddress, open_cluster_client
+from executors_app.wire.errors import RuntimeUnavailable
+from tests.waiting import eventually_async
+
+SECRET = "the-secret-of-a-cluster"
+"""What must not be shown anywhere."""
+
+
+def kubeconfig(tmp_path: Path, user: dict[str, Any]) -> ClusterAddress:
+    """Write a kubeconfig with an entry of ``users``; return the address of its cluster."""
+    config = {
+        "apiVersion": "v1",
+        "kind": "Config",
+        "current-context": "one",
+        "contexts": [{"name": "one", "context": {"cluster": "one", "user": "kandev"}}],
+        "clusters": [{"name": "one", "cluster": {"server": "https://127.0.0.1:1"}}],
+        "users": [{"name": "kandev", **user}],
+    }
+    path = tmp_path / "kubeconfig"
+    path.touch(mode=0o600)
+    path.write_text(json.dumps(config))
+    return ClusterAddress(str(path))
+
+
+def login(script: str) -> dict[str, Any]:
+    """Return a user whose credentials come from a shell script."""
+    return {
+        "user": {
+            "exec": {
+                "apiVersion": "client.authentication.k8s.io/v1",
+                "command": "sh",
+                "args": ["-c", script],
+                "env": [{"name": "KANDEV_TEST_SECRET", "value": SECRET}],
+            }
+        }
+    }
+
+
+ANSWER = json.dumps(
+    {
+        "apiVersion": "client.authentication.k8s.io/v1",
+        "kind": "ExecCredential",
+        "status": {"token": SECRET},
+    }
+)
+
+
+@pytest.mark.parametrize(
+    "user",
+    [
+        {"token": SECRET},
+        {"user": {"auth-provider": {"name": "oidc", "config": {"refresh-token": SECRET}}}},
+        {"user": {"exec": {"apiVersion": "v1", "command": "false", "env": [{"value": SECRET}]}}},
+        {"user": {"exec": {"command": SECRET}}},
+        login('echo "$KANDEV_TEST_SECRET" >&2; exit 1'),
+        login('echo "$KANDEV_TEST_SECRET"'),
+    ],
+    ids=["level is missing", "no identity provider", "bad variables", "no version", "fails", "no answer"],
+)
+async def test_error_of_a_kubeconfig_shows_nothing_of_it(
+    tmp_path: Path, user: dict[str, Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG)
+    with pytest.raises(RuntimeUnavailable) as refused:
+        async with open_cluster_client(kubeconfig(tmp_path, user)):
+            pass
+    shown = "".join(traceback.format_exception(refused.value)) + refused.value.message_for_staff
+    assert SECRET not in shown
+    assert SECRET not in caplog.text
+    assert "kubectl version" in refused.value.message
+
+
+async def test_answer_of_a_login_program_is_used(tmp_path: Path) -> None:
+    async with open_cluster_client(kubeconfig(tmp_path, login(f"echo '{ANSWER}'"))) as client:
+        assert client.configuration.api_key == {"BearerToken": f"Bearer {SECRET}"}
+
+
+async def test_login_program_that_hangs_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cluster_access, "_LOGIN_LIMIT", 1)
+    address = kubeconfig(tmp_path, login(f"echo $$ >{tmp_path}/pid; sleep 1000"))
+    with pytest.raises(RuntimeUnavailable, match="gave no answer"):
+        async with open_cluster_client(address):
+            pass
+    pid = int((tmp_path / "pid").read_text())
+    await eventually_async(lambda: not Path(f"/proc/{pid}").exists(), describe="the program has ended")
