@@ -39,12 +39,14 @@ def pod_object(
     prepare: dict[str, Any] | None = None,
     *,
     last: dict[str, Any] | None = None,
+    last_prepare: dict[str, Any] | None = None,
+    container: str = "",
     deleted: bool = False,
     node: str = "node1",
     uid: str = "uid-1",
     **status: Any,
 ) -> Pod:
-    """Return a Pod with the states of its containers, as ``{"running": {}}``."""
+    """Return a Pod with the states of its containers, as ``{"running": {}}``; ``container``: the id of agentctl's."""
     metadata: dict[str, Any] = {
         "name": names.pod_name(SESSION),
         "uid": uid,
@@ -57,8 +59,9 @@ def pod_object(
     if deleted:
         metadata["deletionTimestamp"] = "2026-01-01T00:01:00Z"
     if agentctl is not None:
-        status["containerStatuses"] = [{"name": names.AGENTCTL, "state": agentctl, "lastState": last or {}}]
+        about = {"name": names.AGENTCTL, "state": agentctl, "lastState": last or {}}
+        status["containerStatuses"] = [about | ({"containerID": container} if container else {})]
     if prepare is not None:
-        status["initContainerStatuses"] = [{"name": names.PREPARE, "state": prepare}]
+        status["initContainerStatuses"] = [{"name": names.PREPARE, "state": prepare, "lastState": last_prepare or {}}]
     spec = {"nodeName": node} if node else {}
     return Pod({"metadata": metadata, "spec": spec, "status": status})

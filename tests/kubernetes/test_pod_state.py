@@ -8,6 +8,7 @@ import pytest
 
 from executors_app.runtimes.kubernetes import words
 from executors_app.runtimes.kubernetes.pod_state import Pod
+from tests.kubernetes import record
 from tests.kubernetes.objects import pod_object
 
 RUNNING: dict[str, Any] = {"running": {"startedAt": "2026-01-01T00:00:10Z"}}
@@ -17,6 +18,10 @@ DONE: dict[str, Any] = {"terminated": {"exitCode": 0}}
 
 def failed(code: int, reason: str = "Error") -> dict[str, Any]:
     return {"terminated": {"exitCode": code, "reason": reason}}
+
+
+NOT_SEEN = failed(137, "ContainerStatusUnknown")
+"""What a node reports of a container whose end it has not seen."""
 
 
 @pytest.mark.parametrize(
@@ -30,6 +35,17 @@ def failed(code: int, reason: str = "Error") -> dict[str, Any]:
         (pod_object(WAITING, failed(2), phase="Failed"), "pod_never_ran"),
         (pod_object(node="", deleted=True, phase="Pending"), "pod_never_ran"),
         (pod_object(WAITING, DONE, phase="Failed", deleted=True, last=failed(137)), "pod_ended"),
+        # The node has not seen the end, but its engine has no such container any more.
+        (pod_object(WAITING, DONE, phase="Failed", deleted=True, last=NOT_SEEN), "pod_ended"),
+        (pod_object(WAITING, DONE, phase="Failed", last=NOT_SEEN), "pod_ended"),
+        (pod_object(NOT_SEEN, DONE, phase="Failed"), "pod_ended"),
+        (pod_object(NOT_SEEN, DONE, phase="Failed", reason="Evicted", last=NOT_SEEN), "pod_evicted"),
+        (pod_object(WAITING, WAITING, phase="Failed", deleted=True, last_prepare=NOT_SEEN), "pod_never_ran"),
+        # Its engine has the container and cannot tell its state, or the node would start it again.
+        (pod_object(NOT_SEEN, DONE, phase="Failed", container="containerd://1"), ""),
+        (pod_object(NOT_SEEN, DONE, phase="Failed", container="containerd://1", deleted=True), ""),
+        (pod_object(WAITING, DONE, phase="Pending", last=NOT_SEEN), ""),
+        (pod_object(WAITING, WAITING, phase="Pending", last_prepare=NOT_SEEN), ""),
         # Nobody has seen the containers end in any of these.
         (pod_object(RUNNING, DONE, phase="Running"), ""),
         (pod_object(RUNNING, DONE, phase="Running", deleted=True), ""),
@@ -49,6 +65,21 @@ def failed(code: int, reason: str = "Error") -> dict[str, Any]:
 )
 def test_only_the_word_of_the_node_proves_an_end(pod: Pod, end: str) -> None:
     assert pod.end() == end
+
+
+def test_recorded_pod_whose_end_its_node_did_not_see_has_ended() -> None:
+    answers = [step.get("answer") for step in record.read("kept_by_finalizer")]
+    pods = [Pod(one) for one in answers if isinstance(one, dict) and "ContainerStatusUnknown" in str(one)]
+    assert pods
+    assert {pod.end() for pod in pods} == {"pod_ended"}
+
+
+def test_pod_that_its_node_did_not_accept_is_refused() -> None:
+    rejected = pod_object(phase="Failed", reason="OutOfmemory", message="from the node").rejection()
+    assert isinstance(rejected, words.PodRefused)
+    assert rejected.details["for_staff"] == "OutOfmemory: from the node"
+    assert pod_object(RUNNING, DONE, phase="Failed", reason="NodeLost").rejection() is None
+    assert pod_object(phase="Pending").rejection() is None
 
 
 def unscheduled(message: str) -> Pod:

@@ -131,3 +131,26 @@ async def test_pod_of_another_execution_is_not_ended() -> None:
 async def test_vanished_pod_without_a_record_has_not_ended() -> None:
     cluster: Any = MemoryCluster(holder="uid-1")
     assert not await lifecycle.end_pod(cluster, execution_facts())
+
+
+@pytest.mark.parametrize(
+    ("pod", "end"),
+    [
+        (pod_object(RUNNING, ENDED, deleted=True, phase="Running"), "end_confirmed"),
+        (pod_object(RUNNING, ENDED, phase="Failed"), "end_confirmed"),
+        (pod_object(RUNNING, ENDED, phase="Running"), ""),
+        (pod_object(RUNNING, ENDED, deleted=True, phase="Running", uid="uid-2"), ""),
+    ],
+    ids=["deleted", "failed", "still serves", "another Pod"],
+)
+async def test_person_confirms_the_end_of_one_pod_that_no_node_reports(pod: Pod, end: str) -> None:
+    cluster: Any = MemoryCluster(pod, holder=pod.uid, ended="uid-1 end_confirmed")
+    assert await volumes.proven_end(cluster, pod, cluster.volume) == end
+
+
+async def test_pod_with_a_confirmed_end_goes_and_what_was_confirmed_stays() -> None:
+    pod = pod_object(RUNNING, ENDED, deleted=True, phase="Running")
+    cluster: Any = MemoryCluster(pod, holder=pod.uid, ended=f"{pod.uid} end_confirmed")
+    assert await lifecycle.end_pod(cluster, execution_facts())
+    assert cluster.log == ["release", f"delete {PODS}", f"delete {SECRETS}"]
+    assert cluster.volume.last_end == "end_confirmed"

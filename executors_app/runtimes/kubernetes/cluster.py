@@ -83,10 +83,15 @@ class Cluster:
         return await self._patch(kind, about["name"], {"metadata": change})
 
     async def release(self, kind: str, entry: Mapping[str, Any], finalizer: str) -> None:
-        """Remove a finalizer of an object, so that it can go; nothing happens if it has gone or changed hands."""
+        """Remove a finalizer of an object that was not changed since it was read, so that it can go.
+
+        Raises ConflictError if it was changed, also if another object has its name, and NotFoundError if it is gone.
+        """
         about = entry["metadata"]
         rest = [one for one in about.get("finalizers") or [] if one != finalizer]
-        change = {"metadata": {"uid": about["uid"], "resourceVersion": about["resourceVersion"], "finalizers": rest}}
+        # No uid: that of another object would be refused as a change of its uid, not as a conflict. The version is
+        # enough, because two objects never have the same.
+        change = {"metadata": {"resourceVersion": about["resourceVersion"], "finalizers": rest}}
         await self._patch(kind, about["name"], change)
 
     async def delete(self, kind: str, name: str, uid: str = "") -> None:

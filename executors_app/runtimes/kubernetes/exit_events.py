@@ -99,7 +99,7 @@ class _Follower:
 
 
 async def _settle(cluster: Cluster, pod: Pod) -> None:
-    owner = pod.name.removeprefix(names.pod_name(""))
+    owner = names.owner_of_pod(pod.name)
     try:
         volume = await volumes.find_volume(cluster, owner)
         if end := await volumes.proven_end(cluster, pod, volume):

@@ -63,7 +63,7 @@ async def ensure_pod(cluster: Cluster, config: KubernetesConfig, spec: LaunchSpe
     pod = await _free_name(cluster, spec)
     volume, is_new = await _ensure_volume(cluster, config, spec)
     if pod is None and not volume.last_end:
-        raise _end_unknown(cluster, spec)
+        raise _end_unknown(cluster, spec, volume)
     if is_new and spec.worktree_path and not lost:
         lost = f"The volume claim {names.claim_name(spec.worktree_owner)} was removed."
     if pod is not None and volume.holder == pod.uid:
@@ -108,15 +108,22 @@ async def _free_name(cluster: Cluster, spec: LaunchSpec) -> Pod | None:
             if end := await volumes.proven_end(cluster, pod, volume):
                 await volumes.settle(cluster, pod, spec.worktree_owner, end)
                 continue
-            if not pod.is_deleted:
-                if not is_owned(pod, spec.execution_id, spec.session_id):
-                    raise LaunchFailed(
-                        f"Another execution of this session uses the Pod {name}. Stop the session first."
-                    )
+            if await _can_continue(cluster, spec, pod):
                 return pod
         if time.monotonic() > deadline:
-            raise _still_ending(pod)
+            raise _still_ending(cluster, pod)
         await asyncio.sleep(_POLL)
+
+
+async def _can_continue(cluster: Cluster, spec: LaunchSpec, pod: Pod) -> bool:
+    """Whether a Pod that may run is this execution's, and not about to end; raises LaunchFailed for another one's."""
+    if pod.is_deleted:
+        return False
+    if not is_owned(pod, spec.execution_id, spec.session_id):
+        raise LaunchFailed(f"Another execution of this session uses the Pod {pod.name}. Stop the session first.")
+    if pod.is_final:
+        await cluster.delete(PODS, pod.name, pod.uid)
+    return not pod.is_final
 
 
 async def _ensure_volume(cluster: Cluster, config: KubernetesConfig, spec: LaunchSpec) -> tuple[Volume, bool]:
@@ -161,7 +168,7 @@ async def _wait_for_seed_time(cluster: Cluster, config: KubernetesConfig, spec: 
             if pod.end():
                 await volumes.settle(cluster, pod, spec.worktree_owner, pod.end())
             raise error
-        obstacle = pod.obstacle(cluster.namespace)
+        obstacle = pod.obstacle(cluster.namespace) or pod.rejection()
         if obstacle is None and time.monotonic() > deadline:
             obstacle = words.PodNotReady(
                 f"The Pod of this session was not ready within {START_TIMEOUT:g} s. kubectl describe pod {pod.name} "
@@ -184,7 +191,7 @@ async def _hold(cluster: Cluster, spec: LaunchSpec, pod: Pod) -> None:
     if volume is None:
         raise LaunchFailed("The volume claim of this session was removed while it started.")
     if volume.holder != pod.uid and not volume.last_end:
-        raise _end_unknown(cluster, spec)
+        raise _end_unknown(cluster, spec, volume)
     try:
         await volumes.hold(cluster, volume, pod)
     except words.ConflictError as error:
@@ -237,8 +244,8 @@ async def _wait_until_ready(
             error = await _start_failure(cluster, pod)
             await volumes.settle(cluster, pod, spec.worktree_owner, pod.end())
             raise error
-        if pod.is_deleted:
-            raise _still_ending(pod)
+        if pod.is_final:
+            raise _still_ending(cluster, pod)
         if obstacle := pod.obstacle(cluster.namespace):
             raise obstacle
         if pod.is_up and (url := pod_url(config, pod)):
@@ -268,7 +275,7 @@ async def _start_failure(cluster: Cluster, pod: Pod) -> ExecutorError:
     if end == EVICTED:
         return words.PodEvicted("The cluster evicted the Pod while it started, because its node ran short. Try again.")
     if not end:
-        return _still_ending(pod)
+        return _still_ending(cluster, pod)
     for container in (names.AGENTCTL, names.PREPARE):
         output = await cluster.log_tail(pod.name, container)
         answer = workspace_root.parse_answer(output) or {}
@@ -280,19 +287,23 @@ async def _start_failure(cluster: Cluster, pod: Pod) -> ExecutorError:
     return LaunchFailed(f"The Pod exited on startup ({pod.exit_words()}): {tail}")
 
 
-def _still_ending(pod: Pod) -> words.PodStillEnding:
+def _still_ending(cluster: Cluster, pod: Pod) -> words.PodStillEnding:
     where = f" on the node {words.shorten(pod.node)}" if pod.node else ""
-    return words.PodStillEnding(
+    said = (
         f"The Pod {pod.name} is still ending{where}. If the node is lost for good, shut it down and give it the taint "
         "node.kubernetes.io/out-of-service."
     )
+    if not pod.is_reader:
+        command = volumes.confirmation(cluster.namespace, names.owner_of_pod(pod.name), pod.uid)
+        said += f" When you are sure that the Pod has ended, although its node does not say so, run: {command}"
+    return words.PodStillEnding(said)
 
 
-def _end_unknown(cluster: Cluster, spec: LaunchSpec) -> words.PodEndUnknown:
-    claim = names.claim_name(spec.worktree_owner)
+def _end_unknown(cluster: Cluster, spec: LaunchSpec, volume: Volume) -> words.PodEndUnknown:
+    command = volumes.confirmation(cluster.namespace, spec.worktree_owner, volume.holder)
     return words.PodEndUnknown(
         f"The Pod that used this session's volume is gone, and nobody saw its end. When you are sure that it has "
-        f"ended, run: kubectl annotate pvc {claim} {names.HOLDER}- --namespace {cluster.namespace}"
+        f"ended, run: {command}"
     )
 
 

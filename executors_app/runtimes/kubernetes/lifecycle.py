@@ -85,7 +85,7 @@ async def remove_orphan(cluster: Cluster, orphan: Orphan) -> bool:
 
 
 async def _remove_pod(cluster: Cluster, pod: Pod) -> bool:
-    owner = pod.name.removeprefix(names.pod_name(""))
+    owner = names.owner_of_pod(pod.name)
     if pod.is_reader:
         await volumes.let_go(cluster, pod)
         return True

@@ -34,6 +34,11 @@ def pod_name(owner_id: str) -> str:
     return f"kandev-{owner_id}"
 
 
+def owner_of_pod(name: str) -> str:
+    """Return the session that owns the volume of a Pod with this name."""
+    return name.removeprefix(pod_name(""))
+
+
 def claim_name(owner_id: str) -> str:
     """Return the name of the claim of a session's volume."""
     return f"kandev-work-{owner_id}"

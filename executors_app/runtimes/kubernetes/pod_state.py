@@ -20,7 +20,9 @@ OUT_OF_MEMORY: Final = "out_of_memory"
 EVICTED: Final = "pod_evicted"
 NEVER_RAN: Final = "pod_never_ran"
 OUT_OF_SERVICE: Final = "node_out_of_service"
-END_REASONS: Final = frozenset({ENDED, OUT_OF_MEMORY, EVICTED, NEVER_RAN, OUT_OF_SERVICE})
+CONFIRMED: Final = "end_confirmed"
+"""A person has recorded it on the volume claim, because no node ever will."""
+END_REASONS: Final = frozenset({ENDED, OUT_OF_MEMORY, EVICTED, NEVER_RAN, OUT_OF_SERVICE, CONFIRMED})
 """How a Pod can have ended, as it is recorded on the volume claim."""
 
 _PULL: Final = frozenset({"ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull"})
@@ -29,6 +31,8 @@ _PULL_PATIENCE: Final = 20.0
 """Seconds after which a failed pull is reported; the cluster tries again by itself before that."""
 _SCHEDULE_PATIENCE: Final = 60.0
 """Seconds that a Pod may wait for a node: an autoscaler may be adding one."""
+_NOT_SEEN: Final = "ContainerStatusUnknown"
+"""The reason with which a node reports a container whose end it has not seen."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +87,11 @@ class Pod:
         return bool(self._metadata.get("deletionTimestamp"))
 
     @property
+    def is_final(self) -> bool:
+        """Whether its node starts none of its containers any more; they may still run."""
+        return self.is_deleted or self.phase in ("Failed", "Succeeded")
+
+    @property
     def has_finalizer(self) -> bool:
         """Whether its object stays until we let it go."""
         return names.FINALIZER in (self._metadata.get("finalizers") or [])
@@ -118,10 +127,10 @@ class Pod:
 
     def end(self) -> str:
         """Return how it has ended for certain, one of ``END_REASONS``; empty if it may still run or start."""
-        ended = self._termination()
+        ended = self._termination(names.AGENTCTL)
         if ended is not None:
             return self._how(ended)
-        prepared = self._state(names.PREPARE, "initContainerStatuses").get("terminated")
+        prepared = self._termination(names.PREPARE, "initContainerStatuses")
         if prepared is not None and prepared.get("exitCode") != 0:
             return NEVER_RAN  # with restartPolicy Never the containers after a failed one never start
         if self.is_deleted and not self.node:
@@ -130,8 +139,7 @@ class Pod:
 
     def exit_words(self) -> str:
         """Return how agentctl's container, or else the init container, ended, for a sentence."""
-        prepared = self._state(names.PREPARE, "initContainerStatuses").get("terminated")
-        for ended in (self._termination(), prepared):
+        for ended in (self._termination(names.AGENTCTL), self._termination(names.PREPARE, "initContainerStatuses")):
             if ended is not None:
                 return f"exit code {_whole(ended.get('exitCode'))}"
         return words.shorten(self._status.get("reason") or self.phase)
@@ -154,6 +162,17 @@ class Pod:
                     for_staff=words.shorten(f"{why}: {said}"),
                 )
         return self._unscheduled(namespace, age)
+
+    def rejection(self) -> LaunchFailed | None:
+        """Return the error for a Pod that its node did not accept; None if it was not rejected."""
+        if self.phase != "Failed" or self._status.get("containerStatuses"):
+            return None
+        said = f"{self._status.get('reason', '')}: {self._status.get('message', '')}"
+        return words.PodRefused(
+            "A node did not accept the Pod, although it was assigned there. Check that the node has room, and try "
+            "again.",
+            for_staff=words.shorten(said),
+        )
 
     def age(self) -> float:
         """Return the seconds since it was created, by our clock."""
@@ -183,17 +202,23 @@ class Pod:
             )
         return None
 
-    def _termination(self) -> Mapping[str, Any] | None:
-        """Return how the node says that agentctl's container has ended; None if it does not say so.
+    def _termination(self, name: str, kind: str = "containerStatuses") -> Mapping[str, Any] | None:
+        """Return how the node says that a container has ended; None if it does not say so.
 
-        With ``restartPolicy: Never`` a container that has ended never runs again, so its last state counts, too: some
-        nodes report only that one, once they have removed the container of a deleted Pod.
+        A node that no longer finds a container reports its end as the last state of one that waits. That counts once
+        the Pod is deleted or its phase is final: before, the node would start the container again, despite
+        ``restartPolicy: Never``. A container that it does find, in a state that its engine cannot tell, may run.
         """
-        state = self._state(names.AGENTCTL)
+        status = self._container(name, kind)
+        state = status.get("state") or {}
         if "running" in state:
             return None
-        last = self._container(names.AGENTCTL).get("lastState") or {}
-        return state.get("terminated") or last.get("terminated")
+        ended = state.get("terminated")
+        if ended is None and self.is_final:
+            ended = (status.get("lastState") or {}).get("terminated")
+        if ended is not None and ended.get("reason") == _NOT_SEEN and status.get("containerID"):
+            return None
+        return ended
 
     def _how(self, ended: Mapping[str, Any]) -> str:
         if ended.get("reason") == "OOMKilled":

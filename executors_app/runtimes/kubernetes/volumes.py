@@ -64,10 +64,20 @@ async def proven_end(cluster: Cluster, pod: Pod, volume: Volume | None) -> str:
         return end
     if volume is not None and volume.holder != pod.uid and pod.is_deleted:
         return pod_state.NEVER_RAN  # it never got its seed, and nobody will send it one
-    seems_ended = pod.is_deleted or pod.phase in ("Failed", "Succeeded")
-    if pod.node and seems_ended and await cluster.is_out_of_service(pod.node):
+    if not pod.is_final:
+        return ""
+    if volume is not None and (recorded := volume.end_of(pod.uid)):
+        return recorded
+    if pod.node and await cluster.is_out_of_service(pod.node):
         return pod_state.OUT_OF_SERVICE
     return ""
+
+
+def confirmation(namespace: str, owner_id: str, uid: str) -> str:
+    """Return the command with which a person confirms the end of a Pod that no node will ever report."""
+    claim = names.claim_name(owner_id)
+    record = f"'{names.ENDED}={uid} {pod_state.CONFIRMED}'"
+    return f"kubectl annotate pvc {claim} --namespace {namespace} --overwrite {record}"
 
 
 async def hold(cluster: Cluster, volume: Volume, pod: Pod) -> None:
