@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import shlex
 import shutil
 import tempfile
 import threading
@@ -146,6 +147,19 @@ class StandIn:
             self.server.delete_pod(pod, {"gracePeriodSeconds": 0})
 
         self.call(delete)
+
+    def annotate_claim(self, command: str) -> None:
+        """Do what a ``kubectl annotate pvc`` command with one annotation does."""
+        program, verb, kind, claim, *_, change = shlex.split(command)
+        assert (program, verb, kind) == ("kubectl", "annotate", "pvc")
+        name, _, value = change.partition("=")
+
+        def annotate() -> None:
+            found = self.server.store.get("persistentvolumeclaims", NAMESPACE, claim)
+            found["metadata"].setdefault("annotations", {})[name] = value
+            self.server.store.update("persistentvolumeclaims", found)
+
+        self.call(annotate)
 
     def forget_changes(self) -> None:
         """Expire every watch from before."""

@@ -541,7 +541,8 @@ def _mounted(wanted: Object, mounts: Mapping[str, Mount]) -> Mount:
     volume = mounts[wanted["name"]]
     place = volume.source / wanted.get("subPath", "")
     if not place.exists():
-        place.mkdir(parents=True, mode=0o755)
+        place.mkdir(parents=True)
+        place.chmod(volume.source.stat().st_mode)  # as a kubelet does
     return Mount(place, wanted["mountPath"], wanted.get("readOnly", False) or volume.read_only)
 
 
