@@ -40,7 +40,7 @@ def objects(config: KubernetesConfig) -> dict[str, dict[str, Any]]:
     labels = names.execution_labels(EXECUTION, SESSION, "")
     return {
         "claim": manifests.claim(config, launch_spec()),
-        "secret": manifests.token_secret(EXECUTION, labels, TOKEN),
+        "secret": manifests.token_secret(labels, TOKEN),
         "pod": manifests.session_pod(config, launch_spec(), TOKEN),
         "state reader": manifests.reading_pod(config, execution_facts(), TOKEN, state=True),
         "work reader": manifests.reading_pod(config, execution_facts(), TOKEN, state=False),
@@ -98,6 +98,26 @@ def test_only_the_pod_of_agentctl_can_write_and_keeps_its_object_until_its_end_w
         assert [mount["readOnly"] for mount in mounts if mount["name"] == "work"] == [True]
         assert made[kind]["metadata"]["labels"][names.HELPER_LABEL] == EXECUTION
         assert names.EXECUTION_LABEL not in made[kind]["metadata"]["labels"]
+
+
+@pytest.mark.parametrize("kind", ["pod", "state reader", "work reader"])
+def test_no_node_changes_the_files_of_a_volume_for_a_pod(kind: str) -> None:
+    """With fsGroup, all of them would be given to a group that may write: ssh refuses such a key."""
+    spec = objects(CONFIGS[0])[kind]["spec"]
+    for confined in (spec["securityContext"], *(one["securityContext"] for one in spec["containers"])):
+        assert not {"fsGroup", "fsGroupChangePolicy"} & set(confined)
+
+
+def test_pod_that_reads_has_a_secret_of_its_own_which_its_user_can_read() -> None:
+    secrets = {}
+    for kind in ("pod", "state reader", "work reader"):
+        pod = objects(CONFIGS[0])[kind]
+        (source,) = [one["secret"] for one in pod["spec"]["volumes"] if one["name"] == "token"]
+        secrets[kind] = source["secretName"]
+        assert source["secretName"] == names.secret_of(pod["metadata"]["labels"])
+        is_root = all(one["securityContext"]["runAsUser"] == 0 for one in pod["spec"]["containers"])
+        assert source["defaultMode"] == (0o400 if is_root else 0o444)
+    assert secrets["pod"] != secrets["state reader"]
 
 
 def test_hash_of_a_pod_follows_its_settings_and_not_its_launch() -> None:

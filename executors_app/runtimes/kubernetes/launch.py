@@ -101,7 +101,7 @@ async def _free_name(cluster: Cluster, spec: LaunchSpec) -> Pod | None:
         if not names.is_ours(found):
             raise LaunchFailed(f"The Pod {name} does not belong to this Kandev, so it was left alone.")
         if pod.is_reader:
-            if time.monotonic() > deadline - ENDING_TIMEOUT / 2:
+            if pod.end() or time.monotonic() > deadline - ENDING_TIMEOUT / 2:
                 await cluster.delete(PODS, name, pod.uid)
         else:
             volume = await volumes.find_volume(cluster, spec.worktree_owner)
@@ -150,13 +150,16 @@ async def _create(cluster: Cluster, config: KubernetesConfig, spec: LaunchSpec) 
     labels = names.execution_labels(spec.execution_id, spec.session_id, spec.task_id)
     # No Pod has the name, so nothing uses the Secret of an earlier launch.
     await cluster.delete(SECRETS, names.secret_name(spec.execution_id))
-    await cluster.create(SECRETS, manifests.token_secret(spec.execution_id, labels, token))
+    await cluster.create(SECRETS, manifests.token_secret(labels, token))
     try:
         return Pod(await cluster.create(PODS, manifests.session_pod(config, spec, token)))
     except words.ConflictError as error:
         raise words.PodStillEnding(
             "Another Pod of this session has just appeared. It is tried again.", for_staff=error.message_for_staff
         ) from error
+    except words.REFUSALS:
+        await cluster.delete(SECRETS, names.secret_name(spec.execution_id))  # no Pod will use it
+        raise
 
 
 async def _wait_for_seed_time(cluster: Cluster, config: KubernetesConfig, spec: LaunchSpec, pod: Pod) -> Pod:

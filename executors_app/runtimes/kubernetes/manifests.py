@@ -70,12 +70,12 @@ def claim(config: KubernetesConfig, spec: LaunchSpec) -> dict[str, Any]:
     }
 
 
-def token_secret(execution_id: str, labels: Mapping[str, str], token: str) -> dict[str, Any]:
-    """Return the Secret with the token of one launch."""
+def token_secret(labels: Mapping[str, str], token: str) -> dict[str, Any]:
+    """Return the Secret with the token of one launch, for the Pod with these labels."""
     return {
         "apiVersion": "v1",
         "kind": "Secret",
-        "metadata": {"name": names.secret_name(execution_id), "labels": dict(labels)},
+        "metadata": {"name": names.secret_of(labels), "labels": dict(labels)},
         "type": "Opaque",
         "data": {"token": base64.b64encode(token.encode()).decode()},
     }
@@ -84,7 +84,7 @@ def token_secret(execution_id: str, labels: Mapping[str, str], token: str) -> di
 def session_pod(config: KubernetesConfig, spec: LaunchSpec, token: str) -> dict[str, Any]:
     """Return the Pod of a session: it prepares the volume, waits for the seed, and then runs agentctl."""
     labels = names.execution_labels(spec.execution_id, spec.session_id, spec.task_id)
-    pod = _pod(config, names.pod_name(spec.worktree_owner), labels, spec.execution_id, token)
+    pod = _pod(config, names.pod_name(spec.worktree_owner), labels, token)
     pod["metadata"]["finalizers"] = [names.FINALIZER]
     body = pod["spec"]
     body["terminationGracePeriodSeconds"] = GRACE
@@ -110,7 +110,7 @@ def _hash(body: Mapping[str, Any]) -> str:
 def reading_pod(config: KubernetesConfig, execution: ExecutionFacts, token: str, *, state: bool) -> dict[str, Any]:
     """Return the Pod that reads a volume of which nothing else runs: agentctl's state, or the session's work."""
     labels = names.helper_labels(execution.id, execution.session_id)
-    pod = _pod(config, names.pod_name(execution.worktree_owner), labels, execution.id, token)
+    pod = _pod(config, names.pod_name(execution.worktree_owner), labels, token)
     body = pod["spec"]
     body["terminationGracePeriodSeconds"] = 1
     body["activeDeadlineSeconds"] = READ_DEADLINE
@@ -135,19 +135,19 @@ def reading_pod(config: KubernetesConfig, execution: ExecutionFacts, token: str,
                 # Read-only, so that nothing of this Pod can ever write to a session's volume.
                 {"name": "work", "readOnly": True, **mount},
                 {"name": "token", "mountPath": _TOKEN_PATH, "readOnly": True},
-                {"name": "scratch", "mountPath": "/tmp", "subPath": "tmp"},  # noqa: S108 - the Pod's
+                {"name": "scratch", "mountPath": "/tmp"},  # noqa: S108 - the Pod's
             ],
         }
     ]
-    # The token is only readable by the user that reads the volume.
-    body["securityContext"]["fsGroup"] = int(gid)
-    body["securityContext"]["fsGroupChangePolicy"] = "OnRootMismatch"
+    # Readable by all users of the Pod, of which there is one. Not by fsGroup: for that, a node gives every file of the
+    # session's volume to a group that may write, which spoils private keys, and takes long.
+    for volume in body["volumes"]:
+        if volume["name"] == "token":
+            volume["secret"]["defaultMode"] = 0o444
     return pod
 
 
-def _pod(
-    config: KubernetesConfig, name: str, labels: Mapping[str, str], execution_id: str, token: str
-) -> dict[str, Any]:
+def _pod(config: KubernetesConfig, name: str, labels: Mapping[str, str], token: str) -> dict[str, Any]:
     annotations = {**config.pod.get("annotations", {}), names.LAUNCH: launch_nonce(token)}
     body: dict[str, Any] = {
         **spec_fields(config.pod),
@@ -161,7 +161,7 @@ def _pod(
             *({"key": key, "operator": "Exists", "effect": "NoExecute"} for key in _AWAY),
         ],
         "volumes": [
-            {"name": "token", "secret": {"secretName": names.secret_name(execution_id), "defaultMode": 0o440}},
+            {"name": "token", "secret": {"secretName": names.secret_of(labels), "defaultMode": 0o400}},
             {"name": "scratch", "emptyDir": {"medium": "Memory", "sizeLimit": "1Gi"}},
         ],
     }

@@ -49,6 +49,18 @@ def secret_name(execution_id: str) -> str:
     return f"kandev-{execution_id}"
 
 
+def secret_of(labels: Mapping[str, str]) -> str:
+    """Return the name of the Secret of a Pod with these labels; empty if it has none.
+
+    One that reads a volume has a Secret of its own, so that it never takes that of a Pod that is about to start.
+    """
+    if HELPER_LABEL in labels:
+        return f"kandev-read-{labels[HELPER_LABEL]}"
+    if EXECUTION_LABEL in labels:
+        return secret_name(labels[EXECUTION_LABEL])
+    return ""
+
+
 def execution_labels(execution_id: str, session_id: str, task_id: str) -> dict[str, str]:
     """Return the labels of an execution's Pod, Secret and volume claim."""
     labels = {**deployment_labels(), EXECUTION_LABEL: execution_id, SESSION_LABEL: session_id}

@@ -18,7 +18,7 @@ from typing import IO, Any, Final
 
 from executors_app.agentctl_client.client import HttpClient
 from executors_app.machine.git.workspace_root import MAX_BUNDLE_BYTES, parse_refs
-from executors_app.runtimes.kubernetes import manifests, names, volumes
+from executors_app.runtimes.kubernetes import manifests, names, volumes, words
 from executors_app.runtimes.kubernetes.cluster import PODS, SECRETS, Cluster, open_cluster
 from executors_app.runtimes.kubernetes.config import KubernetesConfig
 from executors_app.runtimes.kubernetes.pod_state import Pod
@@ -30,6 +30,8 @@ from executors_app.wire.executions import ExecutionFacts
 
 READ_TIMEOUT: Final = 120.0
 """Seconds that the Pod may take to answer."""
+_OTHERS_PATIENCE: Final = 60.0
+"""Seconds that the Pod of another read may take, whose control plane may have ended; then it is removed."""
 _POLL: Final = 0.2
 _TRANSFER_TIMEOUT: Final = 600.0
 _STATE_LIMIT: Final = 1 << 30
@@ -82,12 +84,15 @@ async def _reader(
         return
     token = launch_tokens.mint_launch_token(execution.auth_token)
     labels = names.helper_labels(execution.id, execution.session_id)
-    await cluster.delete(SECRETS, names.secret_name(execution.id))
+    await cluster.delete(SECRETS, names.secret_of(labels))
     try:
-        await cluster.create(SECRETS, manifests.token_secret(execution.id, labels, token))
+        await cluster.create(SECRETS, manifests.token_secret(labels, token))
         pod = Pod(await cluster.create(PODS, manifests.reading_pod(config, execution, token, state=state)))
     except ConflictError as error:
         raise RuntimeUnavailable("Something else has begun to use the volume of this session.") from error
+    except words.REFUSALS:
+        await cluster.delete(SECRETS, names.secret_of(labels))  # no Pod will use it
+        raise
     try:
         pod = await _ready(cluster, config, pod, token)
         yield HttpClient(pod_url(config, pod), {"Authorization": f"Bearer {token}"})
@@ -115,14 +120,19 @@ async def _is_free(cluster: Cluster, execution: ExecutionFacts) -> bool:
 
 
 async def _is_gone(cluster: Cluster, pod: Pod) -> bool:
-    """Wait for the end of an earlier reader, which may belong to another process; False if it takes too long."""
-    deadline = time.monotonic() + READ_TIMEOUT
-    while time.monotonic() < deadline:
+    """Wait for the end of an earlier reader, which may belong to another process; False if it takes too long.
+
+    One that has ended, or that nobody removes, is left from a control plane that was killed.
+    """
+    started = time.monotonic()
+    while time.monotonic() < started + READ_TIMEOUT:
         found = await cluster.find(PODS, pod.name)
         if found is None:
             return True
         if found["metadata"]["uid"] != pod.uid:
             return False
+        if Pod(found).end() or time.monotonic() > started + _OTHERS_PATIENCE:
+            await volumes.let_go(cluster, pod)
         await asyncio.sleep(_POLL)
     return False
 

@@ -104,7 +104,6 @@ async def settle(cluster: Cluster, pod: Pod, owner_id: str, end: str) -> None:
 
 async def let_go(cluster: Cluster, pod: Pod) -> None:
     """Remove the object of a Pod whose end is recorded, or which could never write, with its Secret."""
-    execution_id = pod.execution_id or pod.labels.get(names.HELPER_LABEL, "")
     for attempt in range(_TRIES):
         found = await cluster.find(PODS, pod.name)
         if found is None or found["metadata"]["uid"] != pod.uid:
@@ -117,5 +116,5 @@ async def let_go(cluster: Cluster, pod: Pod) -> None:
         except (ConflictError, NotFoundError):
             if attempt == _TRIES - 1:
                 raise
-    if execution_id:
-        await cluster.delete(SECRETS, names.secret_name(execution_id))
+    if secret := names.secret_of(pod.labels):
+        await cluster.delete(SECRETS, secret)

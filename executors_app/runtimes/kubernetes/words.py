@@ -91,6 +91,10 @@ class PodNotReady(LaunchFailed):
     code = "pod_not_ready"
 
 
+REFUSALS: Final = (PodRefused, ClusterQuotaExceeded, ClusterRoleTooSmall)
+"""Answers to a request that has certainly changed nothing."""
+
+
 class NotFoundError(LaunchFailed):
     """The object does not exist."""
 

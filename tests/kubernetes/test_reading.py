@@ -1,0 +1,77 @@
+"""Pods that read a volume, and what is left of them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from executors_app.runtimes.kubernetes import launch, manifests, names, reading, words
+from executors_app.runtimes.kubernetes.cluster import PODS, SECRETS
+from executors_app.runtimes.kubernetes.config import KubernetesConfig
+from executors_app.runtimes.kubernetes.pod_state import Pod
+from tests.kubernetes.objects import EXECUTION, SECRET, SESSION, execution_facts, launch_spec, pod_object
+from tests.kubernetes.test_volumes import ENDED, MemoryCluster
+
+OTHER = pod_object(ENDED, ENDED, uid="uid-1")
+"""The last writer, whose end was recorded."""
+
+
+def reader(state: dict[str, Any]) -> Pod:
+    """Return a Pod that reads the session's volume."""
+    pod = pod_object(state, uid="uid-2")
+    metadata = {**pod.entry["metadata"], "labels": names.helper_labels(EXECUTION, SESSION), "finalizers": []}
+    return Pod({**pod.entry, "metadata": metadata})
+
+
+async def test_pod_that_has_read_and_was_left_by_a_killed_process_blocks_nobody() -> None:
+    left = reader(ENDED)
+    for free in (
+        lambda cluster: reading._is_free(cluster, execution_facts()),
+        lambda cluster: launch._free_name(cluster, launch_spec()),
+    ):
+        cluster: Any = MemoryCluster(left, holder=OTHER.uid, ended=f"{OTHER.uid} pod_ended")
+        await free(cluster)
+        assert (PODS, left.name) not in cluster.objects
+
+
+async def test_pod_that_nobody_removes_is_removed_before_the_volume_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reading, "_OTHERS_PATIENCE", 0.0)
+    left = reader({"running": {}})
+    cluster: Any = MemoryCluster(left, holder=OTHER.uid, ended=f"{OTHER.uid} pod_ended")
+    assert await reading._is_free(cluster, execution_facts())
+    assert f"delete {SECRETS}" in cluster.log
+
+
+class RefusingCluster(MemoryCluster):
+    """A cluster that takes Secrets, and refuses Pods."""
+
+    async def create(self, kind: str, body: Any) -> Any:
+        if kind == PODS:
+            raise words.ClusterQuotaExceeded("The quota is used up.")
+        self.objects[kind, body["metadata"]["name"]] = body
+        return body
+
+    def secrets(self) -> list[str]:
+        return [name for kind, name in self.objects if kind == SECRETS]
+
+
+async def test_no_token_is_left_for_a_pod_that_was_refused() -> None:
+    cluster: Any = RefusingCluster(holder=OTHER.uid, ended=f"{OTHER.uid} pod_ended")
+    config = KubernetesConfig()
+    with pytest.raises(words.ClusterQuotaExceeded):
+        await launch._create(cluster, config, launch_spec())
+    with pytest.raises(words.ClusterQuotaExceeded):
+        async with reading._reader(cluster, config, execution_facts(), state=True):
+            pass
+    assert cluster.secrets() == []
+
+
+async def test_reading_never_touches_the_secret_of_a_pod_that_starts() -> None:
+    cluster: Any = RefusingCluster(holder=OTHER.uid, ended=f"{OTHER.uid} pod_ended")
+    labels = names.execution_labels(EXECUTION, SESSION, "")
+    await cluster.create(SECRETS, manifests.token_secret(labels, SECRET))
+    with pytest.raises(words.ClusterQuotaExceeded):
+        async with reading._reader(cluster, KubernetesConfig(), execution_facts(), state=True):
+            pass
+    assert cluster.secrets() == [names.secret_name(EXECUTION)]
