@@ -26,7 +26,8 @@ class Progress:
 
     def __init__(self, groups: Collection[int]):
         self._groups, self._since = groups, time.monotonic()
-        self._work = _work_of(groups)
+        # Unknown until the first look, which most calls of git never reach: each look reads all of /proc.
+        self._work: int | None = None
 
     @property
     def next_look(self) -> float:

@@ -10,7 +10,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import orjson
 import pytest
 from django.utils import timezone
 
@@ -19,34 +18,17 @@ from executors_app.repositories.workspace_store import state_directory_of
 from executors_app.wire.protocol import EXECUTION_MARKER
 from sessions_app.board.services.tasks import delete_session, reopen_task
 from sessions_app.models import Leftover, Task, TaskSession
-from tests.maintenance.chores import LONG_AGO, closed_session, ended_session, run_chore
+from tests.maintenance.chores import EPOCH, LONG_AGO, closed_session, ended_session, run_chore, with_journal
 from tests.supervisor.rows import change, execution_of, make_user, running_session
 from tests.waiting import eventually
 
 pytestmark = pytest.mark.django_db
-EPOCH = "epoch-1"
 
 
 @pytest.fixture(autouse=True)
 def data(tmp_path: Path, settings: Any) -> Path:
     settings.KANDEV_DATA_DIR = tmp_path
     return tmp_path
-
-
-def with_journal(session: TaskSession, lines: int = 3, read: int = 3, epoch: str = EPOCH) -> Path:
-    """Return a state directory such as a dead agentctl leaves, with ``read`` lines in the log."""
-    execution = change(execution_of(session), journal_epoch=EPOCH, journal_seq=read)
-    if session.state == "COMPLETED":
-        change(execution, updated_at=LONG_AGO)
-    place = state_directory_of(str(execution.id))
-    place.create()
-    place.lock_file.touch()
-    journal = place.path / "journal"
-    journal.mkdir()
-    (journal / "meta.json").write_bytes(orjson.dumps({"epoch": epoch, "boot_id": "b"}))
-    journal_lines = [{"seq": seq, "epoch": epoch, "ts": 1.0, "kind": "x"} for seq in range(1, lines + 1)]
-    (journal / f"{1:020d}.jsonl").write_bytes(b"".join(orjson.dumps(line) + b"\n" for line in journal_lines))
-    return place.path
 
 
 def updated_recently(session: TaskSession) -> None:

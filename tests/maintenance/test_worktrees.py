@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -28,7 +29,7 @@ from sessions_app.maintenance import chore_run
 from sessions_app.maintenance import worktrees as chore
 from sessions_app.models import Leftover, RemovedWorktree, Repository, Task, TaskSession
 from tests.executors.repositories import make_repository, run_git
-from tests.maintenance.chores import LONG_AGO, ended_session, run_chore
+from tests.maintenance.chores import LONG_AGO, ended_session, run_chore, with_journal
 from tests.supervisor.rows import change, execution_of
 from tests.workspace.trees import add_submodule, git_of
 
@@ -66,13 +67,19 @@ def repository(tmp_path: Path) -> Path:
 
 def done_session(data: Path, repository: Path) -> tuple[TaskSession, Worktree]:
     """Return a session whose task was done long ago, and its worktree."""
+    session, made = closed_and_done(data, repository)
+    worktrees.make_worktree(repository, "", made, existed=False)
+    return session, made
+
+
+def closed_and_done(data: Path, repository: Path) -> tuple[TaskSession, Worktree]:
+    """Return such a session, and where its worktree will be."""
     session = ended_session()
     row, _ = Repository.objects.get_or_create(team=session.task.team, path=str(repository), defaults={"name": "real"})
     end = {"state": "DONE", "entered_state": "DONE", "entered_at": LONG_AGO, "repository": row}
     Task.objects.filter(id=session.task_id).update(**end)
     change(execution_of(session), state={"process": identity.identify_self().to_json()}, updated_at=LONG_AGO)
     made = worktrees.session_worktree(data, str(session.id))
-    worktrees.make_worktree(repository, "", made, existed=False)
     placed = {"worktree_path": str(made.path), "worktree_branch": made.branch, "worktree_id": str(session.id)}
     return change(session, updated_at=LONG_AGO, **placed), made
 
@@ -402,18 +409,60 @@ def test_worktree_of_an_unknown_session_is_not_touched(data: Path, repository: P
     assert made.path.is_dir()
 
 
+def copied(made: Worktree, repository: Path, copy: Worktree) -> None:
+    """Make a worktree like another one, as git does but without calling it; its branch is made later."""
+    record = repository / ".git" / "worktrees" / copy.path.name
+    shutil.copytree(git_directory_of(made), record)
+    shutil.copytree(made.path, copy.path)
+    (record / "HEAD").write_text(f"ref: refs/heads/{copy.branch}\n")
+    (record / "gitdir").write_text(f"{copy.path}/.git\n")
+    (copy.path / ".git").write_text(f"gitdir: {record}\n")
+
+
+def leave_state(session: TaskSession) -> None:
+    """Leave what the agentctl of a session does whose machine lost power: its reserve is still on the disk."""
+    place = with_journal(session)
+    change(execution_of(session), updated_at=LONG_AGO)
+    (place / "token").write_text("secret")
+    (place / "agentctl.log").write_text("started\n")
+    with (place / "journal" / "reserve").open("wb") as reserve:
+        os.posix_fallocate(reserve.fileno(), 0, 1 << 20)
+
+
+def bytes_below(folder: Path) -> int:
+    counted = subprocess.run(["du", "-s", "--block-size=1", folder], capture_output=True, text=True, check=True)
+    return int(counted.stdout.split()[0])
+
+
 def test_done_sessions_leave_little_beside_the_database(data: Path, repository: Path, settings: Any) -> None:
-    for number in range(5):
-        session, made = done_session(data, repository)
-        (made.path / "large").write_bytes(os.urandom(200_000))
-        run_git(made.path, "add", "large")
-        run_git(made.path, "commit", "--quiet", "-m", f"change {number}")
-        take(session, made)
-    (data / "worktrees" / "copy").unlink(missing_ok=True)
-    assert run_chore("worktrees").removed == 5
+    """200 sessions; four share each worktree, as those of a workflow do, because nothing at all is left of one."""
+    session, made = done_session(data, repository)
+    (made.path / "large").write_bytes(os.urandom(400_000))
+    run_git(made.path, "add", "large")
+    run_git(made.path, "commit", "--quiet", "-m", "change")
+    tip = run_git(made.path, "rev-parse", "HEAD")
+    leave_state(session)
+    branches = []
+    for number in range(1, 200):
+        owner, (session, copy) = session, closed_and_done(data, repository)
+        leave_state(session)
+        if number % 4:
+            change(session, shares_worktree_of_id=owner.worktree_owner_id, updated_at=LONG_AGO)
+        else:
+            copied(made, repository, copy)
+            branches.append(f"create refs/heads/{copy.branch} {tip}\n")
+    (repository / "branches").write_text("".join(branches))
+    run_git(repository, "update-ref", "--stdin", stdin=repository / "branches")
+    assert bytes_below(data) > 200 * 1_000_000
+
+    assert run_chore("journals").removed == 200
+    assert run_chore("worktrees").removed == 50
     empty_trash(settings)
-    counted = subprocess.run(["du", "-s", "--block-size=1", data], capture_output=True, text=True, check=True)
-    assert int(counted.stdout.split()[0]) < 5 * 50_000
+
+    assert RemovedWorktree.objects.exclude(removed_at=None).count() == 50
+    for folder in (data / "worktrees", data / "trash", repository / ".git" / "worktrees"):
+        assert not folder.exists() or [path.name for path in folder.iterdir() if path.is_dir()] == []
+    assert bytes_below(data) < 200 * 50_000
 
 
 def test_place_that_was_taken_meanwhile_is_not_made_a_worktree(data: Path, repository: Path, settings: Any) -> None:
