@@ -127,7 +127,7 @@ class Heartbeat:
 def end_gone_processes(place: str) -> None:
     """Record the end of processes of this place that are proven gone: killed ones cannot do it themselves."""
     open_rows = HostProcess.objects.filter(place=place, ended_at=None).order_by("beat_at")[:MAX_EARLIER]
-    gone = [row.id for row in open_rows if not _is_alive(row)]
+    gone = [row.id for row in open_rows if _is_gone(row)]
     HostProcess.objects.filter(id__in=gone, ended_at=None).update(ended_at=Now())
 
 
@@ -141,18 +141,18 @@ def end_processes_of_earlier_boots(host: Host) -> None:
     HostProcess.objects.filter(id__in=gone, ended_at=None).update(ended_at=Now())
 
 
-def _is_alive(row: HostProcess) -> bool:
+def _is_gone(row: HostProcess) -> bool:
     try:
-        return identity.is_alive(ProcessIdentity.from_json(row.process))
+        return identity.is_gone(ProcessIdentity.from_json(row.process))
     except ValueError:
-        return False
+        return True
 
 
 def describe_living() -> list[str]:
     """Return the processes that have reported lately and are not proven gone: role, host and pid of each."""
     rows = HostProcess.objects.filter(ended_at=None, beat_at__gte=Now() - RUNS_FOR).select_related("host")
     own_place = identity.host_id()
-    living = [row for row in rows.order_by("host__name", "role") if row.place != own_place or _is_alive(row)]
+    living = [row for row in rows.order_by("host__name", "role") if row.place != own_place or not _is_gone(row)]
     return [f"{row.get_role_display().lower()} on {row.host} (pid {row.process.get('pid', '?')})" for row in living]
 
 

@@ -127,7 +127,7 @@ def is_owner_dead(owner: str) -> bool:
     row = Supervisor.objects.filter(boot_id=owner).first()
     if row is None or row.host_id != identity.host_id():
         return False
-    return not identity.is_alive(identity.ProcessIdentity.from_json(row.process))
+    return identity.is_gone(identity.ProcessIdentity.from_json(row.process))
 
 
 def is_local_execution(execution: ExecutorRunning) -> bool:
@@ -162,7 +162,7 @@ def leased_by_others(rows: Iterable[tuple[uuid.UUID, str, datetime | None]], boo
 def load_orphaned_sessions(boot_id: str) -> set[tuple[uuid.UUID, str]]:
     """Return the sessions that claim to run and that no living supervisor holds, each with its last owner."""
     here = Supervisor.objects.filter(host_id=identity.host_id()).exclude(boot_id=boot_id)
-    dead = [row.boot_id for row in here if not identity.is_alive(identity.ProcessIdentity.from_json(row.process))]
+    dead = [row.boot_id for row in here if identity.is_gone(identity.ProcessIdentity.from_json(row.process))]
     free = Q(owner="") | Q(owner__in=dead) | Q(lease_expires_at=None) | Q(lease_expires_at__lte=database_now())
     claims = ExecutorRunning.objects.filter(status__in=(ExecutorStatus.STARTING, ExecutorStatus.READY))
     return set(claims.filter(free).exclude(owner=boot_id).values_list("session_id", "owner"))

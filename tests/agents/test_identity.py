@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -79,6 +80,23 @@ def test_zombie_is_dead(sleeper: subprocess.Popen[bytes]) -> None:
     assert sleeper.returncode is None, "the process was not reaped"
     assert identity.read_stat(found.pid) is not None
     assert identity.send_signal(found, signal.SIGKILL) is False
+
+
+@pytest.mark.parametrize(
+    ("answer", "is_gone"), [(PermissionError, False), (ProcessLookupError, True), (None, True)], ids=str
+)
+def test_process_of_another_user_that_proc_hides_is_not_proven_gone(
+    answer: type[OSError] | None, is_gone: bool, sleeper: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = identity.identify(sleeper.pid)
+    assert found is not None
+    assert not identity.is_gone(found)
+    signal_0 = Mock(side_effect=answer)
+    with monkeypatch.context() as hidden:
+        hidden.setattr(identity, "read_stat", lambda pid: None)  # as with hidepid=invisible
+        hidden.setattr(os, "kill", signal_0)
+        assert identity.is_gone(found) is is_gone
+    signal_0.assert_called_once_with(found.pid, 0)
 
 
 def test_process_name_with_parentheses_and_spaces_is_parsed(tmp_path: Path) -> None:

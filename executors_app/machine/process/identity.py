@@ -258,6 +258,27 @@ def is_alive(identity: ProcessIdentity) -> bool:
     return found is not None and found.start_time == identity.start_time and not found.ended
 
 
+def is_gone(identity: ProcessIdentity) -> bool:
+    """Whether it is proven that this process of this place (``host_id``) has ended.
+
+    Where ``/proc`` is mounted with ``hidepid``, processes of other users look dead there. The kernel still refuses to
+    signal them, and whether such a pid has been reused is unknown.
+    """
+    return not is_alive(identity) and not _is_hidden(identity.pid)
+
+
+def _is_hidden(pid: int) -> bool:
+    if read_stat(pid) is not None:
+        return False
+    try:
+        os.kill(pid, 0)  # sends nothing
+    except PermissionError:
+        return True
+    except ProcessLookupError:
+        return False
+    return False
+
+
 def send_signal(identity: ProcessIdentity, sig: int) -> bool:
     """Signal exactly this process; return False if it is dead. Raises PermissionError."""
     with _open_pidfd(identity) as descriptor:
