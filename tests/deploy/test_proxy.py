@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
+import re
 import shutil
 import signal
 import ssl
 import subprocess
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any, Final
 
 import aiohttp
 import pytest
+from aiohttp import web
 
+from sessions_app.mcp_server.arguments import MAX_WAIT
 from tests.deploy.caddy import SITE, Caddy
 from tests.drills import kandev_processes
 from tests.drills.deployment import Deployment
+from tests.network import free_port
 from tests.preloaded import PreloadedProcess
 from tests.services import ROOT, require
 from tests.waiting import eventually
@@ -112,6 +117,55 @@ def test_other_web_process_answers_while_one_is_down(site: Site) -> None:
     web.wait(60)
     assert {site.get("/healthz")[0] for _ in range(20)} == {200}
     assert json.loads(site.get("/readyz")[2])["status"] == "ready"
+
+
+async def test_answer_that_does_not_begin_is_given_up_while_uploads_and_streams_last(tmp_path: Path) -> None:
+    require("caddy")
+    is_given_up, is_over = asyncio.Event(), asyncio.Event()
+
+    async def answer(request: web.Request) -> web.StreamResponse:
+        if request.path == "/silent":  # as a machine that has lost power
+            await is_over.wait()
+        if request.path == "/upload":
+            return web.Response(body=await request.read())
+        response = web.StreamResponse()
+        await response.prepare(request)
+        if request.path == "/stream":
+            await response.write(b"first ")
+            await is_given_up.wait()
+            await response.write(b"last")
+        return response
+
+    async def parts() -> AsyncIterator[bytes]:
+        yield b"first "
+        async with http.post(f"{proxy.url}/silent", ssl=proxy.trust) as silent:
+            assert silent.status == 504
+        yield b"last"
+
+    app = web.Application()
+    app.router.add_route("*", "/{path:.*}", answer)
+    runner, proxy, port = web.AppRunner(app), Caddy(tmp_path), free_port()
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", port).start()
+    proxy.start([f"127.0.0.1:{port}"], ANSWER_WITHIN="200ms")
+    try:
+        await asyncio.to_thread(eventually, lambda: proxy.get("/")[0] == 200, timeout=60)
+        async with aiohttp.ClientSession() as http, http.get(f"{proxy.url}/stream", ssl=proxy.trust) as stream:
+            assert await stream.content.readexactly(6) == b"first "
+            async with http.post(f"{proxy.url}/upload", data=parts(), ssl=proxy.trust) as upload:
+                assert await upload.read() == b"first last"
+            is_given_up.set()
+            assert await stream.read() == b"last"
+    finally:
+        is_over.set()
+        await asyncio.to_thread(proxy.close)
+        await runner.cleanup()
+
+
+def test_no_answer_of_kandev_takes_as_long_to_begin_as_the_proxy_waits() -> None:
+    found = re.search(r"response_header_timeout \{\$ANSWER_WITHIN:(\d+)m\}", (ROOT / "deploy/Caddyfile").read_text())
+    assert found is not None
+    assert int(found[1]) * 60 > MAX_WAIT
 
 
 def test_caddy_accepts_the_file(tmp_path: Path) -> None:
