@@ -36,7 +36,7 @@ from sessions_app.mcp_server.endpoint import McpEndpoint  # noqa: E402
 from sessions_app.routing import websockets  # noqa: E402
 
 apply_limits()
-if "daphne.server" in sys.modules:  # a server loads this module; tests load it before they have a database
+if "daphne.cli" in sys.modules:  # a server loads this module; tests load it before they have a database
     refuse_incompatible_database_to_server()
     from twisted.internet import reactor  # the server has chosen it
 

@@ -303,8 +303,10 @@ def test_start_after_a_death_says_when_the_agent_died(runtime: RecordingRuntime)
     session = running_session(runtime=runtime.name, execution=NO_LEASE)
     sweep_once()
     (start,) = session.intents.filter(kind="start", done_at=None)
-    assert start.agent_died_at is not None
-    assert start.agent_died_at == fresh(session).died_at <= start.created_at
+    died_at = fresh(session).died_at
+    assert died_at is not None
+    assert start.agent_died_at == died_at
+    assert died_at <= start.created_at
 
 
 @pytest.mark.parametrize("seen", [DEAD, UNKNOWN], ids=["dead", "unknown"])
