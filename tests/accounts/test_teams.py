@@ -168,7 +168,9 @@ def test_last_admin_is_neither_removed_nor_demoted_by_anybody(admin: Client, sta
     assert authorization.may_manage(grace, world.team)
     TeamRole.objects.create(user=world.ada, team=world.team, role=TeamRole.Role.ADMIN)
     User.objects.filter(pk=world.ada.pk).update(is_active=False)
-    assert "Make another member an admin first" in admin.post(member(world, grace, "remove/"), follow=True).text, "ada cannot log in"
+    assert "Make another member an admin first" in admin.post(member(world, grace, "remove/"), follow=True).text, (
+        "ada cannot log in"
+    )
     User.objects.filter(pk=world.ada.pk).update(is_active=True)
     assert admin.post(member(world, grace), {"role": "viewer"}).status_code == 302
     assert not authorization.may_manage(grace, world.team)
