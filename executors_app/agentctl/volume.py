@@ -15,7 +15,9 @@ import signal
 import sys
 import tarfile
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import IO, Any, Final
 
@@ -102,6 +104,7 @@ class _Place:
     def __init__(self, volume: Path, execution_id: str, uid: int, gid: int):
         self._volume, self._uid, self._gid = volume, uid, gid
         self._state = volume / "state" / execution_id
+        self._seeds = 0
         self.is_complete = asyncio.Event()
 
     @classmethod
@@ -121,17 +124,23 @@ class _Place:
         self._own(self._state, 0o700)
         # The seed of an earlier start must not be taken for that of this one.
         (self._state / _SEED).unlink(missing_ok=True)
-        with self._new_file("token") as file:
+        for left in self._state.glob(".*.part"):
+            left.unlink()
+        part = self._state / ".token.part"
+        with self._new_file(part) as file:
             file.write(token.encode())
-        self._finish("token")
+        self._finish(part, "token")
 
-    def new_seed(self) -> IO[bytes]:
-        """Open a file for the seed that arrives; ``finish_seed`` puts it in place."""
-        return self._new_file(_SEED)
-
-    def finish_seed(self) -> None:
-        """Put the seed in place."""
-        self._finish(_SEED)
+    @contextmanager
+    def new_seed(self) -> Iterator[tuple[IO[bytes], Callable[[], None]]]:
+        """Yield a file for a seed that arrives, and what puts it in place. Each has its own: two may arrive at once."""
+        self._seeds += 1
+        part = self._state / f".{_SEED}-{self._seeds}.part"
+        try:
+            with self._new_file(part) as file:
+                yield file, partial(self._finish, part, _SEED)
+        finally:
+            part.unlink(missing_ok=True)
 
     def _own(self, directory: Path, mode: int) -> None:
         directory.mkdir(mode=mode, exist_ok=True)
@@ -143,14 +152,11 @@ class _Place:
         finally:
             os.close(descriptor)
 
-    def _new_file(self, name: str) -> IO[bytes]:
-        path = self._state / f".{name}.part"
-        path.unlink(missing_ok=True)
+    def _new_file(self, path: Path) -> IO[bytes]:
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
         return os.fdopen(descriptor, "wb")
 
-    def _finish(self, name: str) -> None:
-        part = self._state / f".{name}.part"
+    def _finish(self, part: Path, name: str) -> None:
         descriptor = os.open(part, os.O_RDONLY | os.O_NOFOLLOW)
         try:
             os.fchown(descriptor, self._uid, self._gid)
@@ -163,14 +169,15 @@ class _Place:
 def _receive_routes(place: _Place) -> list[web.RouteDef]:
     async def receive(request: web.Request) -> web.Response:
         digest, size = hashlib.sha256(), 0
-        with place.new_seed() as file:
+        with place.new_seed() as (file, finish):
             async for chunk in request.content.iter_chunked(_CHUNK):
                 digest.update(chunk)
                 size += len(chunk)
                 await asyncio.to_thread(file.write, chunk)
-        if digest.hexdigest() != request.query.get("sha256"):
-            raise ApiError(Code.VALIDATION_ERROR, "the seed did not arrive complete")
-        await asyncio.to_thread(place.finish_seed)
+            if digest.hexdigest() != request.query.get("sha256"):
+                raise ApiError(Code.VALIDATION_ERROR, "the seed did not arrive complete")
+            file.flush()
+            await asyncio.to_thread(finish)
         # After the answer: the server waits for it when it closes.
         asyncio.get_running_loop().call_soon(place.is_complete.set)
         return json_response({"size": size})

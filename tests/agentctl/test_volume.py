@@ -13,6 +13,7 @@ import tarfile
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -20,7 +21,7 @@ from executors_app.agentctl_client.client import HttpClient
 from executors_app.wire.errors import AgentctlForeign, AgentctlRefused, AgentctlUnreachable
 from tests.network import free_port
 from tests.services import ROOT
-from tests.waiting import eventually_async
+from tests.waiting import PATIENCE, eventually_async
 
 TOKEN = "a-token-of-one-launch"
 PROGRAM = [sys.executable, "-P", "-m", "executors_app.agentctl.volume"]
@@ -86,6 +87,39 @@ async def test_seed_of_any_size_arrives_whole_and_ends_the_wait(tmp_path: Path) 
         assert await asyncio.to_thread(process.wait, 30) == 0
         assert (state / "seed").read_bytes() == seed
         assert (state / "seed").stat().st_mode & 0o777 == 0o600
+
+
+async def test_seed_that_arrives_while_another_one_does_is_whole(tmp_path: Path) -> None:
+    """As from two control planes of which one has lost its lease."""
+    volume = tmp_path / "volume"
+    volume.mkdir()
+    state, seed = volume / "state" / "e1", os.urandom(1 << 20) * 5
+    path = f"/seed?sha256={hashlib.sha256(seed).hexdigest()}"
+
+    async def in_two_parts(goes_on: asyncio.Event) -> AsyncIterator[bytes]:
+        yield seed[: 1 << 20]
+        await goes_on.wait()
+        yield seed[1 << 20 :]
+
+    async with served(tmp_path, *prepare(volume)) as (client, process):
+        go_on = [asyncio.Event(), asyncio.Event()]
+        sending = []
+        for number, event in enumerate(go_on):
+            content: Any = in_two_parts(event)
+            sending.append(asyncio.create_task(client.upload(path, content, {}, timeout=PATIENCE)))
+
+            def arrives(number: int = number) -> bool:
+                return len([one for one in state.glob(".seed*") if one.stat().st_size]) > number
+
+            await eventually_async(arrives, describe="it arrives")
+        go_on[0].set()
+        assert await sending[0] == {"size": len(seed)}
+        assert (state / "seed").read_bytes() == seed
+        go_on[1].set()
+        await asyncio.gather(sending[1], return_exceptions=True)
+        assert await asyncio.to_thread(process.wait, PATIENCE) == 0
+    assert (state / "seed").read_bytes() == seed
+    assert not list(state.glob(".*"))
 
 
 async def test_seed_of_an_earlier_start_is_not_taken_for_this_one(tmp_path: Path) -> None:

@@ -66,7 +66,8 @@ async def ensure_pod(cluster: Cluster, config: KubernetesConfig, spec: LaunchSpe
         raise _end_unknown(cluster, spec, volume)
     if is_new and spec.worktree_path and not lost:
         lost = f"The volume claim {names.claim_name(spec.worktree_owner)} was removed."
-    if pod is not None and volume.holder == pod.uid:
+    # One that may write, but still waits for its seed, is left from a launch that was killed: it gets the seed now.
+    if pod is not None and volume.holder == pod.uid and not pod.waits_for_seed:
         return await _wait_until_ready(cluster, config, spec, pod, found=True)
     if pod is not None and pod.made_from != manifests.made_from(config, spec):
         await cluster.delete(PODS, pod.name, pod.uid)  # it has never run, and the settings have changed
@@ -211,16 +212,22 @@ async def _upload(cluster: Cluster, config: KubernetesConfig, spec: LaunchSpec, 
         if time.monotonic() > deadline:
             raise words.PodNotReady(f"The seed could not be sent to the Pod: {problem}")
         try:
-            await client.get("/health", timeout=ASK_TIMEOUT)
-            with seed.open("rb") as content:
-                await client.upload(f"/seed?sha256={digest}", content, {}, timeout=_UPLOAD_TIMEOUT)
-            return
+            if await _takes_seed(client):
+                with seed.open("rb") as content:
+                    await client.upload(f"/seed?sha256={digest}", content, {}, timeout=_UPLOAD_TIMEOUT)
+                return
+            problem = "its agentctl has already started"
         except AgentctlUnreachable as error:
             problem = error.message
         except ExecutorError as error:
             raise LaunchFailed(f"The Pod did not take the seed: {error.message}") from error
         await asyncio.sleep(_POLL)
         pod = await _again(cluster, pod)
+
+
+async def _takes_seed(client: HttpClient) -> bool:
+    """Whether what answers waits for the seed. Later, agentctl answers there, before the cluster says so."""
+    return (await client.get("/health", timeout=ASK_TIMEOUT)).get("status") == "waiting"
 
 
 def _digest(path: Path) -> str:
