@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Collection
-from typing import Any
+from datetime import timedelta
+from typing import Any, Final
 from urllib.parse import urlencode
 
 from django.conf import settings
@@ -204,12 +205,23 @@ def resolve_for_workflow(workflow: Workflow, resolution: str) -> int:
     return rows.update(resolved_at=timezone.now(), resolution=resolution[:64])
 
 
+CAME_BACK_WITHIN: Final = timedelta(minutes=15)
+"""A trouble of the deployment that was over for less than this goes on: nobody is told of it again."""
+
+
 def raise_for_deployment(notice: Notice) -> bool:
-    """Raise an item that only staff see; return False if it is already open. Several processes may do so at once."""
+    """Raise an item that only staff see; return False if it is already open. Several processes may do so at once.
+
+    One that was resolved less than ``CAME_BACK_WITHIN`` ago opens again with the marks of the users, so that a worker
+    that cannot stay up is not a new message each time.
+    """
     try:
         with transaction.atomic():
             # Locked, so that two processes that find it resolved do not both take away the marks of the users.
             list(AttentionItem.objects.select_for_update().filter(key=notice.key).values_list("id", flat=True))
+            just_over = AttentionItem.objects.filter(key=notice.key, resolved_at__gte=timezone.now() - CAME_BACK_WITHIN)
+            if just_over.update(resolved_at=None, resolution="", **notice.columns()):
+                return True
             return open_item(notice) is not None
     except IntegrityError:
         return False  # another process has just raised it for the first time

@@ -21,6 +21,7 @@ from django.db.models.functions import Coalesce, Now
 from executors_app import __version__
 from executors_app.machine.process import identity
 from executors_app.machine.process.identity import ProcessIdentity
+from executors_app.secret_key import is_secret_key_wrong
 from sessions_app.hosts.intervals import beat_every
 from sessions_app.hosts.models import Host, HostProcess, Role
 from sessions_app.hosts.rules.life_signs import RUNS_FOR
@@ -82,7 +83,7 @@ class Heartbeat:
         """Record a sign of life with what was ``measured``, else with what is measured now. Raises django.db.Error."""
         if measured is None:
             measured = self.measure()
-        values: dict[str, Any] = {"beat_at": Now(), "ended_at": None, **measured}
+        values: dict[str, Any] = {"beat_at": Now(), "ended_at": None, "process": self._describe(), **measured}
         if self._is_stopping:
             values["stopping_at"] = Coalesce("stopping_at", Now())
         # The row is made when it is missing, at the start and also after a restore or a clean-up.
@@ -105,6 +106,11 @@ class Heartbeat:
         except Error as error:
             log.warning("the end of this process cannot be recorded: %s", error)
 
+    def _describe(self) -> dict[str, Any]:
+        if is_secret_key_wrong():
+            return {**self._process.to_json(), "has_wrong_key": True}
+        return self._process.to_json()
+
     def _register(self, values: dict[str, Any]) -> None:
         place = identity.host_id()
         name, machine = own_host_key()
@@ -116,7 +122,6 @@ class Heartbeat:
                 place=place,
                 role=self.role,
                 release=__version__,
-                process=self._process.to_json(),
                 started_at=Now(),
                 **{**values, "stopping_at": Now() if self._is_stopping else None},
             )

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
 
-from django.db.models import Count, F, Min, Q
+from django.db.models import Count, F, Max, Min, Q
 from django.db.models.functions import Now
 
 from executors_app.models import ExecutorRunning
@@ -28,6 +28,7 @@ MAX_HOSTS: Final = 200
 """Hosts that are listed; those that reported last come first."""
 MAX_PROCESSES: Final = 1000
 MAX_SIZES: Final = 500
+MAX_WRONG_KEYS: Final = 10
 MAX_STOPPED: Final = 10
 """Processes of a host that have stopped and are listed, the newest ones: each restart leaves one."""
 
@@ -184,8 +185,17 @@ def roles_down() -> list[str]:
 
 def is_worker_down() -> bool:
     """Whether workers have reported, and none does any more: schedules, mail and webhooks then stand still."""
+    return worker_down_since() is not None
+
+
+def worker_down_since() -> datetime | None:
+    """Return when the last worker reported, if none does any more; None if one is up or none has ever reported."""
     workers = HostProcess.objects.filter(role=Role.WORKER)
-    return not workers.filter(_is_up()).exists() and workers.exists()
+    found = workers.aggregate(up=Max("beat_at", filter=_is_up()), newest=Max("beat_at"))
+    if found["up"] is not None:
+        return None
+    newest: datetime | None = found["newest"]
+    return newest
 
 
 def count_processes() -> dict[tuple[str, str], int]:
@@ -202,6 +212,13 @@ def free_bytes_by_host() -> dict[str, int]:
     """Return what the disk of each host's data directory has left, as its processes that are up last reported it."""
     rows = HostProcess.objects.filter(_is_up(), free_bytes__isnull=False).order_by().values_list("host__name")
     return dict(rows.annotate(free=Min("free_bytes")))
+
+
+def processes_with_wrong_key() -> list[str]:
+    """Return role and host of processes that are up and whose secret key is not that of the database, a few of them."""
+    rows = HostProcess.objects.filter(_is_up(), process__has_wrong_key=True).order_by("host__name", "role")
+    found = rows.values_list("role", "host__name").distinct()[:MAX_WRONG_KEYS]
+    return [f"{Role(role).label.lower()} on {host}" for role, host in found]
 
 
 def count_unattended() -> int:

@@ -1,7 +1,8 @@
 """What is wrong with the deployment, as items in the inboxes of staff: raised once, and ended when it is over.
 
 Every web server, supervisor and worker looks, because the one that is missing cannot say so. They all read the same
-rows, and an item has one key, so it does not matter which of them is first.
+rows by the database's clock, and an item has one key, so it does not matter which of them is first. What only one
+process knows, as that its secret key is wrong, is in its row: otherwise the others would end the item each time.
 """
 
 from __future__ import annotations
@@ -9,16 +10,14 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Collection, Iterator
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Final
 
 from django.conf import settings
 from django.db import Error
 from django.db.models import Max
 from django.template.defaultfilters import filesizeformat
-from django.utils import timezone
 
-from executors_app.secret_key import is_secret_key_wrong
 from sessions_app.attention.models import raise_for_deployment, resolve_for_deployment
 from sessions_app.attention.rules import notices
 from sessions_app.attention.rules.notices import AttentionKind, Notice
@@ -29,6 +28,7 @@ from sessions_app.hosts.supervision import bound_executions, unattended_hosts
 from sessions_app.kernel.rules.wording import plural
 from sessions_app.maintenance.backups import newest_backup
 from sessions_app.models import AttentionItem
+from sessions_app.supervisor import leases
 
 log = logging.getLogger(__name__)
 LOOK_EVERY: Final = 60.0
@@ -44,7 +44,7 @@ class TroubleWatch:
         self._began = self._next_at = time.monotonic()
 
     def look_if_due(self) -> None:
-        """Raise and end items if the last look is ``LOOK_EVERY`` old; a failure of the database is logged.
+        """Raise and end items if the last look is ``LOOK_EVERY`` old. Never raises an Exception: a failure is logged.
 
         A process that has just started raises nothing: what starts with it, as after a boot of the machine, is not
         missing.
@@ -57,6 +57,8 @@ class TroubleWatch:
             update_troubles(may_raise=now - self._began >= RAISE_AFTER.total_seconds())
         except Error as error:
             log.info("what is wrong with the deployment cannot be looked at: %s", error)
+        except Exception:  # the worker and the signs of life of a web server would end with it
+            log.exception("what is wrong with the deployment cannot be looked at")
 
 
 def update_troubles(*, may_raise: bool = True) -> None:
@@ -74,19 +76,19 @@ def update_troubles(*, may_raise: bool = True) -> None:
 
 def find_troubles(known: Collection[str]) -> Iterator[Notice]:
     """Yield a notice of each trouble; ``known``: the keys of those that are shown already."""
-    now = timezone.now()
+    now = leases.database_now()
     yield from _missing_worker(known, now)
     yield from _unattended_hosts(known, now)
     yield from _full_disks(known)
-    if is_secret_key_wrong():
-        yield notices.secret_key_notice()
+    if with_wrong_key := services.processes_with_wrong_key():
+        yield notices.secret_key_notice(with_wrong_key)
     yield from _old_backup(now)
 
 
 def _missing_worker(known: Collection[str], now: datetime) -> Iterator[Notice]:
-    if not services.is_worker_down():
+    since = services.worker_down_since()
+    if since is None:
         return
-    since = HostProcess.objects.filter(role=Role.WORKER).aggregate(at=Max("beat_at"))["at"]
     notice = notices.worker_missing_notice(_moment(since))
     if is_missing(since, now, was_missing=notice.key in known):
         yield notice
@@ -113,9 +115,9 @@ def _full_disks(known: Collection[str]) -> Iterator[Notice]:
 
 
 def _old_backup(now: datetime) -> Iterator[Notice]:
-    limit, newest = timedelta(seconds=settings.KANDEV_BACKUP_MAX_AGE), newest_backup()
+    limit, newest = settings.KANDEV_BACKUP_MAX_AGE, newest_backup()
     if newest is not None and is_backup_old(newest.began_at, now, limit):
-        hours = plural(round(limit.total_seconds() / 3600), "1 hour", "{} hours")
+        hours = plural(round(limit / 3600), "1 hour", "{} hours")
         yield notices.backup_old_notice(_moment(newest.began_at), newest.place or newest.host, hours)
 
 

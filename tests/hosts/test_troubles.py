@@ -10,11 +10,13 @@ from django.contrib.auth.models import User
 from django.test import Client
 from django.utils import timezone
 
-from sessions_app.attention.models import raise_for_deployment
+from executors_app.models import SecretKeyCheck
+from sessions_app.attention.models import CAME_BACK_WITHIN, raise_for_deployment
 from sessions_app.attention.rules import notices
 from sessions_app.attention.services import inbox
 from sessions_app.hosts import troubles
-from sessions_app.hosts.models import Host, HostProcess
+from sessions_app.hosts.heartbeats import Heartbeat, host_name
+from sessions_app.hosts.models import Host, HostProcess, Role
 from sessions_app.hosts.rules.troubles import is_backup_old, is_disk_low, is_missing
 from sessions_app.hosts.troubles import TroubleWatch, update_troubles
 from sessions_app.maintenance.backups import record_backup
@@ -48,7 +50,7 @@ def test_disk_at_its_limit_is_not_reported_repeatedly(gigabytes: float, was_low:
 
 @pytest.mark.parametrize(("hours", "limit", "old"), [(36, 36, False), (37, 36, True), (999, 0, False)])
 def test_backup_is_old_after_its_limit_and_never_without_one(hours: int, limit: int, old: bool) -> None:
-    assert is_backup_old(NOW - timedelta(hours=hours), NOW, timedelta(hours=limit)) is old
+    assert is_backup_old(NOW - timedelta(hours=hours), NOW, limit * 3600) is old
 
 
 def open_keys() -> set[str]:
@@ -111,11 +113,49 @@ def test_trouble_is_raised_once_with_its_evidence_and_ended(trouble: Any, key: s
     assert (open_keys(), item.resolution, item.resolved_at is None) == (set(), "over", False)
 
 
-def test_wrong_secret_key_is_raised(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(troubles, "is_secret_key_wrong", lambda: True)
+def test_wrong_secret_key_of_one_process_is_not_ended_by_those_with_the_right_one(settings: Any) -> None:
+    SecretKeyCheck.objects.update_or_create(id=1)
+    right_key, web = settings.SECRET_KEY, Heartbeat(Role.WEB)
+    settings.SECRET_KEY = "another key than that of the database"
+    web.beat()
+    update_troubles()
+    item = AttentionItem.objects.get()
+    assert item.detail == f"Processes with another key: web server on {host_name()}."
+
+    settings.SECRET_KEY = right_key  # as in another process
     update_troubles()
     assert open_keys() == {"system:secret_key"}
-    monkeypatch.undo()
+
+    web.beat()
+    update_troubles()
+    assert open_keys() == set()
+
+
+def test_watch_survives_what_it_cannot_look_at(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail() -> Any:
+        raise ValueError("damaged")
+
+    monkeypatch.setattr(troubles, "newest_backup", fail)
+    TroubleWatch().look_if_due()
+    assert "what is wrong with the deployment cannot be looked at" in caplog.text
+
+
+def test_limit_of_backups_beyond_all_time_is_never_reached(settings: Any) -> None:
+    settings.KANDEV_BACKUP_MAX_AGE = 1e18
+    old_backup()
+    update_troubles()
+    assert open_keys() == set()
+
+
+@pytest.mark.postgresql
+def test_clock_of_this_host_makes_nothing_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    reported("worker", 100)
+    running_session(execution={"host_id": "p1"})
+    reported("supervisor", 100)
+    fast = timezone.now() + timedelta(minutes=10)
+    monkeypatch.setattr(timezone, "now", lambda: fast)
     update_troubles()
     assert open_keys() == set()
 
@@ -158,9 +198,24 @@ def test_trouble_that_comes_back_is_new_for_everybody_again(world: World) -> Non
     inbox.acknowledge_item(item, staff)
     assert inbox.count_unseen(staff) == 0
     update_troubles()
+    AttentionItem.objects.update(resolved_at=timezone.now() - CAME_BACK_WITHIN)
     assert raise_for_deployment(notices.secret_key_notice())
     assert not raise_for_deployment(notices.secret_key_notice())
     assert inbox.count_unseen(staff) == 1
+
+
+def test_trouble_that_comes_back_at_once_tells_nobody_again(world: World) -> None:
+    staff = User.objects.create_user("root", is_staff=True)
+    worker = missing_worker()
+    update_troubles()
+    item = AttentionItem.objects.get()
+    inbox.acknowledge_item(item, staff)
+    for beat_at in (timezone.now(), worker.beat_at):
+        HostProcess.objects.update(beat_at=beat_at)
+        update_troubles()
+    again = AttentionItem.objects.get()
+    assert (again.resolved_at, again.resolution, again.created_at) == (None, "", item.created_at)
+    assert inbox.count_unseen(staff) == 0
 
 
 URL = "/api/v1/attention/"

@@ -34,6 +34,7 @@ from sessions_app.workflows.services.trigger_confirmation import current_parts, 
 from sessions_app.workflows.services.trigger_settings import confirm_triggers, triggers_document
 from sessions_app.workflows.services.workflows import archive_workflow, save_workflow
 from tests.api.world import World, client_of, make_world
+from tests.hosts.processes import reported
 from tests.workflows.workflow_builder import node, workflow
 
 pytestmark = pytest.mark.django_db
@@ -348,6 +349,37 @@ def test_page_and_api_tell_of_missed_slots(world: World) -> None:
     )
     shown = client_of(world.member).get(f"/api/v1/workflows/{workflow.id}/").json()
     assert (shown["missed_count"], shown["missed_run"]) == (8, str(run.id))
+
+
+@pytest.mark.parametrize(
+    ("policy", "catch_up"), [("once", "One run then makes up for those"), ("skip", "Those that were missed are then")]
+)
+def test_page_and_api_name_a_missing_worker(world: World, settings: Any, policy: str, catch_up: str) -> None:
+    settings.KANDEV_MISSED_SCHEDULES = policy
+    scheduled, by_hand = triggered(world, CRON), triggered(world, CRON, "By hand")
+    Workflow.objects.filter(id=scheduled.id).update(trigger_error="The repository is gone.")
+    save_workflow(world.member, {"triggers_enabled": False}, by_hand)
+    last = reported("worker", 600)
+    api, browser = client_of(world.member), Client()
+    browser.force_login(world.member)
+
+    error = api.get(f"/api/v1/workflows/{scheduled.id}/").json()["trigger_error"]
+    page = browser.get(f"/workflows/{scheduled.id}/").content.decode()
+
+    expected = f"No worker is running; the last one reported on {last.beat_at:%Y-%m-%d at %H:%M} UTC."
+    assert error.startswith(expected)
+    assert f"start manage.py qcluster, or ask an administrator to. {catch_up}" in error
+    assert error.endswith("The repository is gone.")
+    assert expected in page
+    assert "The repository is gone." in page
+    assert "Open System" not in page
+    listed = {row["id"]: row["trigger_error"] for row in api.get("/api/v1/workflows/").json()["results"]}
+    assert listed == {str(scheduled.id): error, str(by_hand.id): ""}
+    assert "No worker" not in browser.get(f"/workflows/{by_hand.id}/").content.decode()
+
+    reported("worker", 0)
+    assert api.get(f"/api/v1/workflows/{scheduled.id}/").json()["trigger_error"] == "The repository is gone."
+    assert "No worker" not in browser.get(f"/workflows/{scheduled.id}/").content.decode()
 
 
 def test_slot_is_skipped_while_previous_run_is_active(world: World) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from hashlib import sha256
@@ -649,14 +649,18 @@ def disk_low_notice(host: str, free: str, limit: str) -> Notice:
     )
 
 
-def secret_key_notice() -> Notice:
-    """Return the notice of a deployment whose secret key is not that of its database."""
+def secret_key_notice(processes: Sequence[str] = ()) -> Notice:
+    """Return the notice of processes whose secret key is not that of their database. ``processes``: some of them."""
+    evidence = ""
+    if processes:
+        evidence = f"Processes with another key: {', '.join(processes)}."
     return Notice(
         AttentionKind.SYSTEM,
         "system:secret_key",
         "The secret key is not the one of this database",
         "Stored tokens and the secrets of profiles cannot be read, and no supervisor or worker starts.",
         "Start Kandev with the earlier key, or add it as a fallback. If it is lost, see manage.py secret_key.",
+        evidence,
     )
 
 

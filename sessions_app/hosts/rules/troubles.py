@@ -25,6 +25,6 @@ def is_disk_low(free: int, *, was_low: bool) -> bool:
     return free < LOW_BYTES
 
 
-def is_backup_old(began_at: datetime, now: datetime, limit: timedelta) -> bool:
-    """Return whether the newest backup is too old. A limit of zero: never."""
-    return bool(limit) and now - began_at > limit
+def is_backup_old(began_at: datetime, now: datetime, limit: float) -> bool:
+    """Return whether the newest backup is too old. ``limit``: how many seconds old one may be; zero: any age."""
+    return limit > 0 and (now - began_at).total_seconds() > limit

@@ -25,6 +25,7 @@ from sessions_app.board.services.tasks import DESCRIPTION_LIMIT
 from sessions_app.workflows.language.diagnostics import Severity
 from sessions_app.workflows.language.limits import MAX_BYTES, MAX_FILLED
 from sessions_app.workflows.models import NODE_STATES, RUN_STATES, TRIGGERS, Workflow, WorkflowRun
+from sessions_app.workflows.services.trigger_errors import describe_trigger_error
 
 MAX_FILES: Final = 200
 TRIGGERS_HELP: Final = (
@@ -85,6 +86,7 @@ class WorkflowSerializer(StrictModelSerializer):
     team_name = serializers.CharField(source="team.name", read_only=True)
     last_run = serializers.UUIDField(source="last_run_id", read_only=True, allow_null=True, default=None)
     last_run_state = choice_field(RUN_STATES, read_only=True, allow_null=True, default=None)
+    trigger_error = serializers.SerializerMethodField()
 
     class Meta:
         model = Workflow
@@ -96,6 +98,10 @@ class WorkflowSerializer(StrictModelSerializer):
             *("last_run", "last_run_state", "created_by", "created_at", "updated_at", "archived_at"),
         )
         read_only_fields = fields
+
+    def get_trigger_error(self, row: Workflow) -> str:
+        """Say what keeps its triggers from starting it: a missing worker, and what prevented the last start."""
+        return describe_trigger_error(row, self.context["missing_worker"])
 
 
 class WorkflowDetailSerializer(WorkflowSerializer):

@@ -35,6 +35,7 @@ from sessions_app.workflows.services import runs, trigger_settings, workflows
 from sessions_app.workflows.services.loading import check_text, user_load_slot
 from sessions_app.workflows.services.run_documents import run_document
 from sessions_app.workflows.services.runs import start_saved_run
+from sessions_app.workflows.services.trigger_errors import missing_worker_error
 
 
 class WorkflowListCreateView(ApiView):
@@ -45,7 +46,8 @@ class WorkflowListCreateView(ApiView):
         """List the workflows by name."""
         is_archived = self.query(WorkflowQuerySerializer)["archived"]
         found = workflows.visible_workflows(request.user).filter(archived_at__isnull=not is_archived)
-        return self.list(WorkflowSerializer, found.defer("text", "files"))
+        rows = found.defer("text", "files")
+        return self.list(WorkflowSerializer, rows, missing_worker=missing_worker_error())
 
     @document_responses({201: WorkflowDetailSerializer}, 400, 409, 429, 503, request=NewWorkflowSerializer)
     def post(self, request: UserRequest) -> Response:
@@ -58,7 +60,7 @@ class WorkflowListCreateView(ApiView):
 
 def _workflow_response(view: ApiView, workflow_id: uuid.UUID, problems: Any, status: int = 200) -> Response:
     row = workflows.visible_workflows(view.request.user).get(id=workflow_id)
-    context = {"request": view.request, "problems": problems}
+    context = {"request": view.request, "problems": problems, "missing_worker": missing_worker_error()}
     return Response(WorkflowDetailSerializer(row, context=context).data, status=status)
 
 

@@ -34,6 +34,7 @@ from sessions_app.workflows.services.run_conditions import run_obstacle
 from sessions_app.workflows.services.run_records import graph_of
 from sessions_app.workflows.services.run_rights import default_executor
 from sessions_app.workflows.services.runs import start_saved_run
+from sessions_app.workflows.services.trigger_errors import has_active_triggers, missing_worker_error
 from sessions_app.workflows.services.trigger_settings import obstacle_of, triggers_document
 from sessions_app.workflows.views.lists import newest_runs
 from sessions_app.workflows.views.lookups import find_workflow
@@ -245,6 +246,8 @@ def _render_editor(
         context["run_form"] = RunForm((), auto_id="run-%s")
     if row is not None:
         context["runs"] = newest_runs(request.user, row)
+        if has_active_triggers(row):
+            context["missing_worker"] = missing_worker_error()
         if row.triggers_paused and is_checked:
             context["triggers"] = triggers_document(request.user, row)
         if status == 409:

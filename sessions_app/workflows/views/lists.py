@@ -12,7 +12,7 @@ from django.views.decorators.http import require_GET, require_safe
 
 from sessions_app.accounts.authorization import may_write_somewhere
 from sessions_app.accounts.requests import UserHttpRequest
-from sessions_app.hosts.services import is_worker_down
+from sessions_app.hosts.services import worker_down_since
 from sessions_app.pages.shortcuts import part_response
 from sessions_app.workflows.examples import shipped_examples
 from sessions_app.workflows.labels import RUN_STATE_LABELS, TRIGGER_LABELS
@@ -32,7 +32,7 @@ def list_workflows(request: UserHttpRequest) -> HttpResponse:
     context = list_context(request.user, archived=bool(request.GET.get("archived")))
     context["may_write"] = may_write_somewhere(request.user)
     context["examples"] = shipped_examples()
-    context["worker_down"] = is_worker_down()
+    context["worker_down_since"] = worker_down_since()
     return render(request, "workflows/list.html", context)
 
 

@@ -26,7 +26,7 @@ def test_system_page_shows_processes_and_what_is_down(world: World) -> None:
     reported("worker", 600)
     reported("web", 0, free_bytes=5 << 30, load=0.5, open_files=12, max_open_files=1024)
     text = staff_client(world).get("/system/").content.decode()
-    assert "Schedules, mail and webhooks stand still" in text
+    assert "Schedules, mail and webhooks are paused" in text
     assert "build-1" in text
     assert "5.0\xa0GB free" in text
     assert "open files: 12 of 1024" in text
@@ -35,8 +35,10 @@ def test_system_page_shows_processes_and_what_is_down(world: World) -> None:
 def test_workflows_page_says_when_no_worker_runs(world: World) -> None:
     client = staff_client(world)
     assert "No worker is running" not in client.get("/workflows/").content.decode()
-    reported("worker", 600)
-    assert "No worker is running" in client.get("/workflows/").content.decode()
+    last = reported("worker", 600).beat_at
+    text = client.get("/workflows/").content.decode()
+    assert "No worker is running" in text
+    assert f"{last:%Y-%m-%d %H:%M} UTC</time>" in text
 
 
 def test_executors_page_names_the_host_of_a_supervisor(world: World) -> None:
