@@ -9,10 +9,13 @@ import pytest
 
 from executors_app.runtimes.kubernetes import lifecycle, names, volumes
 from executors_app.runtimes.kubernetes.cluster import CLAIMS, PODS, SECRETS
+from executors_app.runtimes.kubernetes.config import KubernetesConfig
+from executors_app.runtimes.kubernetes.observation import Listing, judge
 from executors_app.runtimes.kubernetes.pod_state import Pod
 from executors_app.runtimes.kubernetes.volumes import Volume
 from executors_app.runtimes.kubernetes.words import ConflictError
-from tests.kubernetes.objects import SESSION, execution_facts, pod_object
+from executors_app.wire.executions import Observed
+from tests.kubernetes.objects import EXECUTION, SESSION, execution_facts, pod_object
 
 ENDED: dict[str, Any] = {"terminated": {"exitCode": 0}}
 RUNNING: dict[str, Any] = {"running": {}}
@@ -29,6 +32,7 @@ class MemoryCluster:
             self.objects[PODS, pod.name] = copy.deepcopy(dict(pod.entry))
         self.log: list[str] = []
         self.fails_after, self.out_of_service = fails_after, False
+        self.uid = "namespace-1"
 
     async def find(self, kind: str, name: str) -> Any:
         return copy.deepcopy(self.objects.get((kind, name)))
@@ -54,6 +58,9 @@ class MemoryCluster:
 
     async def is_out_of_service(self, node: str) -> bool:
         return self.out_of_service
+
+    async def namespace_uid(self) -> str:
+        return self.uid
 
     def _change(self, what: str) -> None:
         if len(self.log) == self.fails_after:
@@ -154,3 +161,33 @@ async def test_pod_with_a_confirmed_end_goes_and_what_was_confirmed_stays() -> N
     assert await lifecycle.end_pod(cluster, execution_facts())
     assert cluster.log == ["release", f"delete {PODS}", f"delete {SECRETS}"]
     assert cluster.volume.last_end == "end_confirmed"
+
+
+@pytest.mark.parametrize(
+    ("state", "uid", "has_ended"),
+    [
+        ({}, "namespace-1", True),
+        ({"namespace": "namespace-1"}, "namespace-1", True),
+        ({"namespace": "namespace-2"}, "namespace-1", False),
+        ({"namespace": "namespace-1"}, "", False),
+        ({"namespace": ""}, "namespace-1", False),
+    ],
+    ids=["never started", "the same", "another cluster", "not shown now", "not shown at its start"],
+)
+async def test_cluster_that_has_nothing_of_an_execution_proves_its_end_only_where_it_was_started(
+    state: dict[str, str], uid: str, has_ended: bool
+) -> None:
+    cluster: Any = MemoryCluster()
+    cluster.objects, cluster.uid = {}, uid
+    facts = execution_facts(state=state)
+    assert await lifecycle.end_pod(cluster, facts) is has_ended
+    known = Listing(claims={}, namespace_uid=uid)
+    seen = await judge(cluster, KubernetesConfig(), facts, known, 1.0)
+    assert (seen.observed is Observed.DEAD) is has_ended
+
+
+async def test_token_that_a_killed_launch_has_left_goes_with_the_end_of_its_session() -> None:
+    cluster: Any = MemoryCluster()
+    cluster.objects[SECRETS, names.secret_name(EXECUTION)] = {"metadata": {}}
+    assert await lifecycle.end_pod(cluster, execution_facts())
+    assert (SECRETS, names.secret_name(EXECUTION)) not in cluster.objects

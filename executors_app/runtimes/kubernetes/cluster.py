@@ -33,6 +33,7 @@ RIGHTS: Final[Sequence[tuple[str, str]]] = (
     *(("persistentvolumeclaims", verb) for verb in ("create", "get", "list", "patch", "delete")),
     *(("secrets", verb) for verb in ("create", "list", "delete")),
     ("pods/log", "get"),
+    ("namespaces", "get"),
 )
 """What the credentials must allow, as resource and verb; ``TUNNEL_RIGHTS`` come on top outside of the cluster."""
 TUNNEL_RIGHTS: Final[Sequence[tuple[str, str]]] = (("pods/portforward", "get"), ("pods/portforward", "create"))

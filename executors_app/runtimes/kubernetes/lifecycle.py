@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections.abc import Collection
 from typing import Any, Final
@@ -10,8 +11,11 @@ from typing import Any, Final
 from executors_app.runtimes.kubernetes import names, volumes
 from executors_app.runtimes.kubernetes.cluster import CLAIMS, PODS, SECRETS, Cluster
 from executors_app.runtimes.kubernetes.manifests import GRACE
+from executors_app.runtimes.kubernetes.observation import is_elsewhere
 from executors_app.runtimes.kubernetes.pod_state import Pod, is_owned
 from executors_app.wire.executions import ExecutionFacts, Orphan
+
+log = logging.getLogger(__name__)
 
 END_TIMEOUT: Final = GRACE + 40.0
 _POLL: Final = 0.25
@@ -28,8 +32,7 @@ async def end_pod(cluster: Cluster, execution: ExecutionFacts) -> bool:
     while True:
         found = await cluster.find(PODS, name)
         if found is None:
-            volume = await volumes.find_volume(cluster, execution.worktree_owner)
-            return volume is None or bool(volume.last_end)
+            return await _end_absent(cluster, execution)
         pod = Pod(found)
         if pod.is_reader:
             return True  # it only reads, and nothing else has the name
@@ -40,6 +43,20 @@ async def end_pod(cluster: Cluster, execution: ExecutionFacts) -> bool:
         if time.monotonic() > deadline:
             return False
         await asyncio.sleep(_POLL)
+
+
+async def _end_absent(cluster: Cluster, execution: ExecutionFacts) -> bool:
+    """Return whether an execution that has no Pod has ended for certain; what is left of its launch goes then."""
+    volume = await volumes.find_volume(cluster, execution.worktree_owner)
+    if volume is not None:
+        has_ended = bool(volume.last_end)
+    else:
+        has_ended = not is_elsewhere(execution, await cluster.namespace_uid())
+    if has_ended:
+        await cluster.delete(SECRETS, names.secret_name(execution.id))
+    else:
+        log.warning("session %s: nobody has seen the end of its Pod, or another cluster has it", execution.session_id)
+    return has_ended
 
 
 async def _end(cluster: Cluster, pod: Pod, owner_id: str) -> bool:

@@ -75,12 +75,21 @@ async def _judge_absent(execution: ExecutionFacts, known: Listing, volume: Volum
         if end := volume.last_end:
             return await _dead(execution, end, volume)
         return Observation.unknown("pod_vanished")
-    started_in = execution.state.get(NAMESPACE)
-    if started_in and started_in != known.namespace_uid:
+    if is_elsewhere(execution, known.namespace_uid):
         return Observation.unknown("other_cluster")
     # A claim cannot go while the object of a Pod uses it, and that object goes only after its end was recorded, or
     # when a person removes our finalizer.
-    return await _dead(execution, "volume_gone" if started_in else NEVER_RAN, None)
+    return await _dead(execution, "volume_gone" if NAMESPACE in execution.state else NEVER_RAN, None)
+
+
+def is_elsewhere(execution: ExecutionFacts, namespace_uid: str) -> bool:
+    """Whether an execution may run in another namespace than the one that answers, which then proves nothing.
+
+    ``namespace_uid`` is empty if the cluster does not show it.
+    """
+    if NAMESPACE not in execution.state:
+        return False  # its first launch never ended
+    return not namespace_uid or execution.state[NAMESPACE] != namespace_uid
 
 
 async def _poll(config: KubernetesConfig, execution: ExecutionFacts, pod: Pod, timeout: float) -> Observation:

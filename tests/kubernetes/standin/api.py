@@ -35,6 +35,7 @@ _EVERYTHING: Final = "*"
 ROLE: Final = {
     "pods": {"create", "get", "list", "watch", "delete", "patch"},
     "pods/log": {"get"},
+    "namespaces": {"get"},
     "pods/portforward": {"get", "create"},
     "persistentvolumeclaims": {"create", "get", "list", "patch", "delete"},
     "secrets": {"create", "get", "list", "delete"},
@@ -191,7 +192,8 @@ class ApiServer:
         name = request.match_info["name"]
         if name != NAMESPACE:
             raise answers.not_found("namespaces", name)
-        made = {"kind": "Namespace", "apiVersion": "v1", "metadata": {"name": name}, "status": {"phase": "Active"}}
+        metadata = {"name": name, "uid": "5a1c4b8e-0000-4000-8000-000000000001"}
+        made = {"kind": "Namespace", "apiVersion": "v1", "metadata": metadata, "status": {"phase": "Active"}}
         return web.json_response(made)
 
     async def list_objects(self, request: web.Request) -> web.StreamResponse:
