@@ -69,6 +69,8 @@ def test_host_is_drained_before_its_supervisor_is_stopped() -> None:
     unit = Unit(DRAIN)
     # systemd stops in the opposite order, and only a running supervisor can stop sessions.
     assert "kandev-supervisor.service" in unit["Unit"]["After"].split()
+    # Else its containers and its database end in the middle of the drain.
+    assert {"docker.service", "postgresql.service"} <= set(unit["Unit"]["After"].split())
     drain = unit["Service"]
     assert (drain["Type"], drain["RemainAfterExit"], drain["User"]) == ("oneshot", "yes", "kandev")
     assert (drain["ProtectSystem"], drain["PrivateTmp"], drain["CapabilityBoundingSet"]) == ("strict", "yes", "")
