@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from django.contrib.auth.models import User
@@ -14,6 +15,7 @@ from django.utils import timezone
 from executors_app.models import AgentProfile, ExecutorRunning
 from executors_app.plugins import agent_type
 from sessions_app.accounts.models import TeamRole
+from sessions_app.agents import installed_programs
 from sessions_app.agents.installed_programs import InstalledPrograms
 from sessions_app.agents.services import agent_setup
 from sessions_app.board.services.tasks import create_session
@@ -258,6 +260,25 @@ def test_installed_program_starts_the_waiting_session_once_unless_its_owner_left
     assert watch.retry_sessions() == int(not has_left)
     assert open_starts(session) == int(not has_left)
     assert watch.retry_sessions() == 0
+
+
+def test_installed_program_starts_many_sessions_some_at_a_time_and_is_looked_for_once(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    profile = codex(world)
+    for number in range(3):
+        session = create_session(world.ada, world.task(title=str(number)), profile, world.executor, prompt="Go.")
+        fail(session, "program_missing", "not found")
+    ExecutorRunning.objects.update(host_id="here")
+    monkeypatch.setattr("executors_app.machine.process.identity.host_id", lambda: "here")
+    monkeypatch.setattr(installed_programs, "AT_ONCE", 2)
+    which = Mock(return_value=None)
+    monkeypatch.setattr("shutil.which", which)
+    watch = InstalledPrograms()
+    watch.retry_sessions()
+    assert which.call_count == 1
+    which.return_value = "/bin/codex-acp"
+    assert [watch.retry_sessions() for _ in range(3)] == [2, 1, 0]
 
 
 def started_test(ada: Client) -> TaskSession:
