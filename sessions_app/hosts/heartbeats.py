@@ -25,6 +25,7 @@ from executors_app.secret_key import is_secret_key_wrong
 from sessions_app.hosts.intervals import beat_every
 from sessions_app.hosts.models import Host, HostProcess, Role
 from sessions_app.hosts.rules.life_signs import RUNS_FOR
+from sessions_app.supervisor import leases
 
 log = logging.getLogger(__name__)
 
@@ -35,6 +36,11 @@ END_WITHIN: Final = 5.0
 """Seconds that the end of a process may wait for its last report."""
 MEASURE_WITHIN: Final = 2.0
 """Seconds that a sign of life waits for a disk."""
+UNSTABLE_NAME: Final = (
+    "this machine has no id and KANDEV_HOST_NAME is not set: if “%s” is another name after each restart, as in a "
+    "container, each one adds a host, and agents and decisions stay with the host before; set KANDEV_HOST_NAME to a "
+    "name that stays"
+)
 MAX_EARLIER: Final = 100
 """Earlier processes of this place that a start looks at."""
 
@@ -114,6 +120,8 @@ class Heartbeat:
     def _register(self, values: dict[str, Any]) -> None:
         place = identity.host_id()
         name, machine = own_host_key()
+        if not is_own_host_lasting():
+            log.warning(UNSTABLE_NAME, name)
         with transaction.atomic():
             host, _ = Host.objects.get_or_create(name=name, machine=machine, defaults={"first_seen_at": Now()})
             HostProcess.objects.create(
@@ -169,6 +177,15 @@ def host_name() -> str:
 def own_host_key() -> tuple[str, str]:
     """Return name and machine of the host of this process, as its row has them."""
     return host_name(), _digest(identity.machine_id())
+
+
+def is_own_host_lasting() -> bool:
+    """Whether this host is the same one after a restart: by its machine's id, or by the name that it was given.
+
+    Otherwise it is known by its own name alone, which is random in most containers. With an embedded database that
+    matters little: there is only one host.
+    """
+    return bool(identity.machine_id() or settings.KANDEV_HOST_NAME) or not leases.is_shared_database()
 
 
 class DiskGauge:

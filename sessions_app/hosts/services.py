@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
 
-from django.db.models import Count, F, Max, Min, Q
-from django.db.models.functions import Now
+from django.db.models import Count, F, Max, Min, Q, QuerySet, Window
+from django.db.models.functions import Now, RowNumber
 
 from executors_app.models import ExecutorRunning
 from sessions_app.hosts.intervals import silent_after
@@ -25,8 +25,10 @@ from sessions_app.hosts.supervision import (
 from sessions_app.models import DataSize
 
 MAX_HOSTS: Final = 200
-"""Hosts that are listed; those that reported last come first."""
-MAX_PROCESSES: Final = 1000
+"""Hosts that are listed because they reported last; as many that have agents but no supervisor are listed, too."""
+MAX_PROCESSES: Final = 30
+"""Processes of a host that are read: those that have not ended, then those that reported last."""
+MAX_PLACES: Final = 1000
 MAX_SIZES: Final = 500
 MAX_WRONG_KEYS: Final = 10
 MAX_STOPPED: Final = 10
@@ -107,17 +109,30 @@ def service_state(row: HostMaintenance | None) -> str:
 
 
 def list_hosts() -> list[HostReport]:
-    """Return the hosts and their processes, those that reported last first; at most five queries."""
-    rows = (
-        HostProcess.objects.select_related("host__maintenance").annotate(now=Now()).order_by("-beat_at")[:MAX_PROCESSES]
-    )
-    by_host: defaultdict[Host, list[Any]] = defaultdict(list)
-    for row in rows:
-        by_host[row.host].append(row)
+    """Return the hosts and their processes, those that reported last first; at most five queries.
+
+    However many others have come since, hosts with agents but without a supervisor are among them.
+    """
     sessions = sessions_by_place()
     unattended = Supervision().name_unattended(sessions)
+    by_host: defaultdict[Host, list[Any]] = defaultdict(list)
+    for row in _newest_processes(sorted(unattended)[:MAX_HOSTS]):
+        by_host[row.host].append(row)
     requests = _oldest_requests()
-    return [_report(host, own, sessions, unattended, requests) for host, own in list(by_host.items())[:MAX_HOSTS]]
+    return [_report(host, own, sessions, unattended, requests) for host, own in by_host.items()]
+
+
+def _newest_processes(unattended: Collection[str]) -> QuerySet[HostProcess]:
+    """Return the newest processes of the hosts that reported last, and of those at the unattended places."""
+    reported_last = HostProcess.objects.order_by().values("host").annotate(at=Max("beat_at")).order_by("-at")
+    newest = reported_last.values("host")[:MAX_HOSTS]
+    at_places = HostProcess.objects.filter(place__in=unattended).order_by().values("host")
+    # For each host: otherwise the restarts of one would hide another one that has been silent for long.
+    first = [F("ended_at").desc(nulls_first=True), F("beat_at").desc()]
+    number = Window(RowNumber(), partition_by="host_id", order_by=first)
+    rows = HostProcess.objects.filter(Q(host__in=newest) | Q(host__in=at_places))
+    rows = rows.annotate(now=Now(), number=number).filter(number__lte=MAX_PROCESSES)
+    return rows.select_related("host__maintenance").order_by("-beat_at")
 
 
 def list_data_sizes() -> list[DataSize]:
@@ -164,8 +179,8 @@ def _oldest_requests() -> dict[str, datetime]:
 
 def names_of_places() -> dict[str, str]:
     """Return the name of each known place (``ExecutorRunning.host_id``)."""
-    rows = HostProcess.objects.order_by("-beat_at").values_list("place", "host__name")[:MAX_PROCESSES]
-    return dict(reversed(list(rows)))
+    rows = HostProcess.objects.order_by().values_list("place", "host__name").annotate(at=Max("beat_at"))
+    return {place: name for place, name, _ in reversed(rows.order_by("-at")[:MAX_PLACES])}
 
 
 def describe_down() -> list[str]:

@@ -82,6 +82,11 @@ def expanded(value: str) -> str:
     return re.sub(r"\$\{\w+:-([^}]*)\}", r"\1", text)
 
 
+@pytest.mark.parametrize("name", OURS)
+def test_restarted_container_is_the_same_host(name: str) -> None:
+    assert expanded(services()[name]["environment"]["KANDEV_HOST_NAME"]) == "kandev"
+
+
 def test_every_named_volume_secret_and_network_exists() -> None:
     volumes, secrets = set(composed()["volumes"]), set(composed()["secrets"])
     assert secrets == set(SECRETS)

@@ -15,6 +15,7 @@ from executors_app.machine.process import identity
 from sessions_app.hosts import heartbeats, intervals
 from sessions_app.hosts.heartbeats import Heartbeat, describe_living
 from sessions_app.hosts.models import Host, HostProcess, Role
+from sessions_app.supervisor import leases
 from tests.hosts.processes import reported
 
 pytestmark = pytest.mark.django_db
@@ -208,3 +209,30 @@ def test_disk_that_hangs_holds_up_no_sign_of_life(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(heartbeats, "MEASURE_WITHIN", 60.0)
     heartbeat.beat()
     assert HostProcess.objects.get().free_bytes == 7
+
+
+@pytest.mark.parametrize(
+    ("machine", "name", "is_shared", "is_warned"),
+    [
+        ("", "", True, True),
+        ("", "build-1", True, False),
+        ("an id", "", True, False),
+        ("", "", False, False),
+    ],
+)
+def test_host_that_a_restart_makes_anew_is_warned_of(
+    settings: Any,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    machine: str,
+    name: str,
+    is_shared: bool,
+    is_warned: bool,
+) -> None:
+    settings.KANDEV_HOST_NAME = name
+    monkeypatch.setattr(identity, "machine_id", lambda: machine)
+    monkeypatch.setattr(leases, "is_shared_database", lambda: is_shared)
+    heartbeat = Heartbeat(Role.WORKER)
+    heartbeat.beat()
+    heartbeat.beat()
+    assert caplog.text.count("set KANDEV_HOST_NAME to a name that stays") == int(is_warned)

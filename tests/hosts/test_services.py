@@ -53,7 +53,7 @@ def test_host_with_agents_and_without_a_supervisor_is_named_to_staff_only(world:
 
 
 def test_names_of_places_are_those_reported_last(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(services, "MAX_PROCESSES", 2)
+    monkeypatch.setattr(services, "MAX_PLACES", 2)
     reported("worker", 900, name="long-gone", place="p0")
     reported("worker", 600, name="build-1", place="p1")
     reported("worker", 0, name="build-2", place="p1")
@@ -67,6 +67,26 @@ def test_only_the_newest_stopped_processes_of_a_host_are_listed(monkeypatch: pyt
     silent = reported("web", 3000)
     (report,) = services.list_hosts()
     assert [one.row.id for one in report.processes] == [silent.id, newest.id]
+
+
+def test_host_that_is_long_dead_stays_among_many_that_report(monkeypatch: pytest.MonkeyPatch, world: World) -> None:
+    monkeypatch.setattr(services, "MAX_HOSTS", 2)
+    monkeypatch.setattr(services, "MAX_PROCESSES", 2)
+    dead = reported("supervisor", 90_000, name="dead", place="p0")
+    agent_on(world, "p0")
+    reported("web", 80_000, name="without-agents", place="p9")
+    silent = reported("worker", LONG, name="build-1", place="p1")
+    for number in range(3):
+        reported("worker", number, name="build-1", place="p1", ended_at=timezone.now())
+        reported("worker", number, name="build-2", place="p2")
+
+    reports = {report.host.name: report for report in services.list_hosts()}
+
+    assert list(reports) == ["build-2", "build-1", "dead"]
+    assert [report.is_unattended for report in reports.values()] == [False, False, True]
+    assert [one.row.id for one in reports["dead"].processes] == [dead.id]
+    assert silent.id in [one.row.id for one in reports["build-1"].processes]
+    assert [len(report.processes) for report in reports.values()] == [2, 2, 1]
 
 
 def test_agents_that_any_host_reaches_leave_none_unattended(world: World) -> None:
