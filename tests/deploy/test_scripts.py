@@ -111,6 +111,13 @@ def operator_key() -> Iterator[dict[str, str]]:
             subprocess.run(["gpgconf", "--kill", "all"], env=env, check=True)
 
 
+def newest_backup(deployment: Deployment) -> str:
+    code = (
+        "from sessions_app.maintenance.backups import newest_backup as find\nprint(f'{find().began_at:%Y%m%dT%H%M%SZ}')"
+    )
+    return deployment.manage("shell", "--verbosity", "0", "--command", code).stdout.strip()
+
+
 class TestBackUp:
     @pytest.mark.database
     def test_backup_of_a_running_deployment_is_restored_without_repeating_work(self, deployment: Deployment) -> None:
@@ -126,6 +133,9 @@ class TestBackUp:
         restored = run_script(deployment, "restore", copied.stdout.strip())
         assert restored.returncode == 0, restored.stderr
         assert "1 session stopped" in restored.stdout
+        assert newest_backup(deployment) == Path(copied.stdout.strip()).name[:16], (
+            "the copy does not hold its own record"
+        )
         assert session.row["desired_state"] == "stopped"
         with kandev_processes.served_by(deployment, 1):
             eventually(
