@@ -118,6 +118,9 @@ def test_absent_pod_has_ended_only_if_the_record_says_so(holder: str, ended: str
         (pod_object(RUNNING, ENDED, phase="Running"), "uid-1", True, ""),
         (pod_object({"waiting": {}}, RUNNING, deleted=True, phase="Pending"), "", False, "pod_never_ran"),
         (pod_object({"waiting": {}}, RUNNING, phase="Pending"), "", False, ""),
+        # It runs, whatever a claim says that somebody has made anew.
+        (pod_object(RUNNING, ENDED, deleted=True, phase="Running"), "", False, ""),
+        (pod_object(RUNNING, ENDED, deleted=True, phase="Running"), "uid-2", False, ""),
         (pod_object({"waiting": {}}, ENDED, deleted=True, phase="Pending"), "uid-1", False, ""),
     ],
     ids=str,

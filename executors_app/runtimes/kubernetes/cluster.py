@@ -25,6 +25,8 @@ _ANSWER_LIMIT: Final = 64 << 20
 _EVENT_LIMIT: Final = 4 << 20
 _LOG_LIMIT: Final = 64 << 10
 _PAGE: Final = 500
+_MOST_OBJECTS: Final = 50_000
+"""Of one list."""
 _MERGE: Final = "application/merge-patch+json"
 
 PODS, CLAIMS, SECRETS = "pods", "persistentvolumeclaims", "secrets"
@@ -59,6 +61,8 @@ class Cluster:
         while True:
             page = await self._ask("GET", self._path(kind), f"list {kind}", params)
             found += page.get("items") or []
+            if len(found) > _MOST_OBJECTS:
+                raise words.ClusterUnavailable(f"The namespace {self.namespace} lists more {kind} than can be read.")
             about = page.get("metadata") or {}
             if not about.get("continue"):
                 return found, str(about.get("resourceVersion", ""))
@@ -119,7 +123,12 @@ class Cluster:
             async with response:
                 if response.status != 200:
                     return ""
-                return (await response.content.read(_LOG_LIMIT)).decode(errors="replace").strip()
+                output = bytearray()
+                async for part in response.content.iter_any():
+                    output += part
+                    if len(output) > _LOG_LIMIT:
+                        break
+                return output[:_LOG_LIMIT].decode(errors="replace").strip()
         except (aiohttp.ClientError, OSError, TimeoutError):
             return ""
 

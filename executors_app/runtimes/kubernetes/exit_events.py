@@ -64,12 +64,16 @@ class _Follower:
         self._source, self.version = source, ""
         self._ended: set[str] = set()
         """Uids of Pods whose end was reported."""
+        self._lists_again = False
+        """Whether a deleted Pod waits to be settled. What is missing for that may cause no change of the Pod: an answer
+        of the cluster, or the taint by which a person gives up its node."""
 
     async def window(self) -> AsyncIterator[ExitEvent]:
         """Yield the ends of one watch; raises ExecutorError."""
         async with open_cluster(self._source.cluster, self._source.name) as cluster:
-            if not self.version:
+            if not self.version or self._lists_again:
                 found, version = await cluster.list_all(PODS)
+                self._lists_again = False
                 self._ended &= {entry["metadata"]["uid"] for entry in found}
                 for entry in found:
                     if (event := await self._seen(cluster, Pod(entry))) is not None:
@@ -91,21 +95,24 @@ class _Follower:
         if not pod.execution_id or not names.is_ours(pod.entry):
             return None
         if pod.is_deleted and pod.has_finalizer:
-            await _settle(cluster, pod)
+            self._lists_again |= not await _settle(cluster, pod)
         if not pod.end() or pod.uid in self._ended:
             return None
         self._ended.add(pod.uid)
         return _event(pod)
 
 
-async def _settle(cluster: Cluster, pod: Pod) -> None:
+async def _settle(cluster: Cluster, pod: Pod) -> bool:
+    """Record the end of a deleted Pod and let it go; False if that is not possible yet."""
     owner = names.owner_of_pod(pod.name)
     try:
         volume = await volumes.find_volume(cluster, owner)
         if end := await volumes.proven_end(cluster, pod, volume):
             await volumes.settle(cluster, pod, owner, end)
+        return bool(end)
     except ExecutorError as error:
         log.info("the end of the Pod %s could not be recorded yet: %s", pod.name, error.message)
+        return False
 
 
 def _event(pod: Pod) -> ExitEvent:

@@ -120,6 +120,11 @@ class Pod:
         return "running" in self._state(names.PREPARE, "initContainerStatuses")
 
     @property
+    def has_run(self) -> bool:
+        """Whether agentctl's container was started for certain; it may still run."""
+        return self.is_up or bool(self._container(names.AGENTCTL).get("containerID"))
+
+    @property
     def has_started(self) -> bool:
         """Whether agentctl's container was ever started, or may have been."""
         status = self._container(names.AGENTCTL)

@@ -62,8 +62,10 @@ async def proven_end(cluster: Cluster, pod: Pod, volume: Volume | None) -> str:
     """Return how a Pod has ended for certain; empty if it may still run."""
     if end := pod.end():
         return end
-    if volume is not None and volume.holder != pod.uid and pod.is_deleted:
-        return pod_state.NEVER_RAN  # it never got its seed, and nobody will send it one
+    if volume is not None and volume.holder != pod.uid and pod.is_deleted and not pod.has_run:
+        # It never got its seed, and nobody will send it one. If it runs nevertheless, somebody has changed the record,
+        # or made the claim anew.
+        return pod_state.NEVER_RAN
     if not pod.is_final:
         return ""
     if volume is not None and (recorded := volume.end_of(pod.uid)):

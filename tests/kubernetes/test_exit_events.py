@@ -1,0 +1,81 @@
+"""Pods that somebody has deleted are let go as soon as their end is certain, also if nothing more happens to them."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+
+from executors_app.agentctl_client.cluster_access import ClusterAddress
+from executors_app.runtimes.kubernetes import exit_events, words
+from executors_app.runtimes.kubernetes.cluster import PODS
+from executors_app.runtimes.kubernetes.exit_events import Namespace, _Follower
+from executors_app.runtimes.kubernetes.pod_state import Pod
+from tests.kubernetes.objects import pod_object
+from tests.kubernetes.test_volumes import ENDED, RUNNING, MemoryCluster
+
+
+class QuietCluster(MemoryCluster):
+    """A cluster in which nothing changes while it is watched."""
+
+    def __init__(self, pod: Pod):
+        super().__init__(pod, holder=pod.uid)
+        self.is_down = False
+        self.lists = 0
+
+    async def find(self, kind: str, name: str) -> Any:
+        if self.is_down:
+            raise words.ClusterUnavailable("down")
+        return await super().find(kind, name)
+
+    async def list_all(self, kind: str) -> tuple[list[Any], str]:
+        self.lists += 1
+        return [entry for (one, _), entry in self.objects.items() if one == kind], "1"
+
+    async def watch(self, kind: str, version: str, seconds: int) -> AsyncIterator[tuple[str, Any]]:
+        changes: list[tuple[str, Any]] = []
+        for change in changes:
+            yield change
+
+    def has_pod(self) -> bool:
+        return any(kind == PODS for kind, _ in self.objects)
+
+
+def follow(monkeypatch: pytest.MonkeyPatch, cluster: QuietCluster) -> _Follower:
+    @asynccontextmanager
+    async def opened(*_: Any) -> AsyncIterator[QuietCluster]:
+        yield cluster
+
+    monkeypatch.setattr(exit_events, "open_cluster", opened)
+    return _Follower(Namespace(ClusterAddress(), "agents"))
+
+
+async def events_of(follower: _Follower) -> list[str]:
+    return [event.session_id async for event in follower.window()]
+
+
+async def test_end_that_could_not_be_recorded_is_recorded_in_the_next_window(monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster = QuietCluster(pod_object(ENDED, ENDED, deleted=True))
+    follower = follow(monkeypatch, cluster)
+    cluster.is_down = True
+    assert len(await events_of(follower)) == 1
+    assert cluster.has_pod()
+    cluster.is_down = False
+    assert await events_of(follower) == []
+    assert not cluster.has_pod()
+    lists = cluster.lists
+    await events_of(follower)
+    await events_of(follower)
+    assert cluster.lists == lists
+
+
+async def test_pod_of_a_node_that_a_person_gives_up_later_is_let_go(monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster = QuietCluster(pod_object(RUNNING, ENDED, deleted=True))
+    follower = follow(monkeypatch, cluster)
+    await events_of(follower)
+    assert cluster.has_pod()
+    cluster.out_of_service = True
+    await events_of(follower)
+    assert not cluster.has_pod()
