@@ -65,3 +65,10 @@ def pod_object(
         status["initContainerStatuses"] = [{"name": names.PREPARE, "state": prepare, "lastState": last_prepare or {}}]
     spec = {"nodeName": node} if node else {}
     return Pod({"metadata": metadata, "spec": spec, "status": status})
+
+
+def as_id(value: object) -> str:
+    """Return a short name of a test's case that is the same in every process, which ids in a Pod are not."""
+    if isinstance(value, Pod):
+        value = value.entry["status"]
+    return str(value)[:100]

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from executors_app.runtimes.kubernetes.config import read_kubernetes_config
+from tests.kubernetes.objects import as_id
 
 
 @pytest.mark.parametrize(
@@ -42,7 +43,7 @@ from executors_app.runtimes.kubernetes.config import read_kubernetes_config
         ({"user": "61817:1"}, "other than 61817"),
         ({"user": 1000}, "UID:GID"),
     ],
-    ids=str,
+    ids=as_id,
 )
 def test_bad_setting_is_refused_with_one_sentence(config: dict[str, Any], said: str) -> None:
     with pytest.raises(ValueError) as refused:

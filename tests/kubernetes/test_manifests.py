@@ -10,7 +10,7 @@ import pytest
 from executors_app.runtimes.kubernetes import manifests, names
 from executors_app.runtimes.kubernetes.config import KubernetesConfig, read_kubernetes_config
 from executors_app.wire.launch_tokens import mint_launch_token
-from tests.kubernetes.objects import EXECUTION, SECRET, SESSION, execution_facts, launch_spec
+from tests.kubernetes.objects import EXECUTION, SECRET, SESSION, as_id, execution_facts, launch_spec
 
 TOKEN = mint_launch_token(SECRET)
 EVERYTHING = {
@@ -165,7 +165,7 @@ def test_token_is_in_the_secret_and_in_no_other_object() -> None:
         ),
         ({"hostAliases": ["x" * 40_000]}, "too large"),
     ],
-    ids=str,
+    ids=as_id,
 )
 def test_field_that_could_loosen_a_pod_is_refused(fields: Any, said: str) -> None:
     with pytest.raises(ValueError, match=said):

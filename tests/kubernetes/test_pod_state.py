@@ -9,7 +9,7 @@ import pytest
 from executors_app.runtimes.kubernetes import words
 from executors_app.runtimes.kubernetes.pod_state import Pod
 from tests.kubernetes import record
-from tests.kubernetes.objects import pod_object
+from tests.kubernetes.objects import as_id, pod_object
 
 RUNNING: dict[str, Any] = {"running": {"startedAt": "2026-01-01T00:00:10Z"}}
 WAITING: dict[str, Any] = {"waiting": {"reason": "PodInitializing"}}
@@ -61,7 +61,7 @@ NOT_SEEN = failed(137, "ContainerStatusUnknown")
         (pod_object(node="", phase="Pending"), ""),
         (pod_object(), ""),
     ],
-    ids=lambda value: value if isinstance(value, str) else str(value.entry["status"]),
+    ids=as_id,
 )
 def test_only_the_word_of_the_node_proves_an_end(pod: Pod, end: str) -> None:
     assert pod.end() == end
@@ -103,7 +103,7 @@ def waiting(reason: str) -> Pod:
         (waiting("PodInitializing"), None),
         (pod_object(RUNNING, DONE, phase="Running"), None),
     ],
-    ids=str,
+    ids=as_id,
 )
 def test_obstacle_has_a_code_and_the_fix_and_its_details_are_for_staff(pod: Pod, code: str | None) -> None:
     obstacle = pod.obstacle("kandev")

@@ -15,7 +15,7 @@ from executors_app.runtimes.kubernetes.pod_state import Pod
 from executors_app.runtimes.kubernetes.volumes import Volume
 from executors_app.runtimes.kubernetes.words import ConflictError
 from executors_app.wire.executions import Observed
-from tests.kubernetes.objects import EXECUTION, SESSION, execution_facts, pod_object
+from tests.kubernetes.objects import EXECUTION, SESSION, as_id, execution_facts, pod_object
 
 ENDED: dict[str, Any] = {"terminated": {"exitCode": 0}}
 RUNNING: dict[str, Any] = {"running": {}}
@@ -123,7 +123,7 @@ def test_absent_pod_has_ended_only_if_the_record_says_so(holder: str, ended: str
         (pod_object(RUNNING, ENDED, deleted=True, phase="Running"), "uid-2", False, ""),
         (pod_object({"waiting": {}}, ENDED, deleted=True, phase="Pending"), "uid-1", False, ""),
     ],
-    ids=str,
+    ids=as_id,
 )
 async def test_pod_has_ended_by_its_node_s_word_or_a_person_s(pod: Pod, holder: str, taint: bool, end: str) -> None:
     cluster: Any = MemoryCluster(pod, holder=holder)
