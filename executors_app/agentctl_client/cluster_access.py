@@ -13,8 +13,10 @@ import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
+from weakref import WeakKeyDictionary
 
 from executors_app.wire.errors import RuntimeUnavailable
 
@@ -58,6 +60,9 @@ class ClusterAddress:
 
 _read: dict[ClusterAddress, tuple[float, int, Configuration]] = {}
 """Configurations that were read: when, the file's modification time, and the configuration."""
+_loading: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[ClusterAddress, asyncio.Task[Configuration]]]
+_loading = WeakKeyDictionary()
+"""What is being read: once for all who wait, and to its end, however little patience each of them has."""
 
 
 @asynccontextmanager
@@ -87,6 +92,23 @@ async def _configuration(address: ClusterAddress) -> Configuration:
     known = _read.get(address)
     if known is not None and known[1] == changed and time.monotonic() - known[0] < _KEPT_FOR:
         return known[2]
+    tasks = _loading.setdefault(asyncio.get_running_loop(), {})
+    task = tasks.get(address)
+    if task is None:
+        task = tasks[address] = asyncio.create_task(_load_and_keep(address, changed), name="credentials of a cluster")
+        task.add_done_callback(partial(_forget_loading, tasks, address))
+    return await asyncio.shield(task)
+
+
+def _forget_loading(
+    tasks: dict[ClusterAddress, asyncio.Task[Configuration]], address: ClusterAddress, task: asyncio.Task[Configuration]
+) -> None:
+    del tasks[address]
+    if not task.cancelled():
+        task.exception()  # whoever waited has it, and maybe nobody did
+
+
+async def _load_and_keep(address: ClusterAddress, changed: int) -> Configuration:
     try:
         async with asyncio.timeout(_LOAD_TIMEOUT):
             configuration = await _load(address)

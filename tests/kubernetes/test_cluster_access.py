@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
 import traceback
@@ -12,8 +13,11 @@ import pytest
 
 from executors_app.agentctl_client import cluster_access
 from executors_app.agentctl_client.cluster_access import ClusterAddress, open_cluster_client
+from executors_app.runtimes.kubernetes.runtime import RUNTIME
 from executors_app.wire.errors import RuntimeUnavailable
-from tests.waiting import eventually_async
+from executors_app.wire.executions import Observed
+from tests.kubernetes.objects import execution_facts
+from tests.waiting import PATIENCE, eventually_async
 
 SECRET = "the-secret-of-a-cluster"
 """What must not be shown anywhere."""
@@ -96,3 +100,41 @@ async def test_login_program_that_hangs_is_ended(tmp_path: Path, monkeypatch: py
             pass
     pid = int((tmp_path / "pid").read_text())
     await eventually_async(lambda: not Path(f"/proc/{pid}").exists(), describe="the program has ended")
+
+
+async def test_credentials_are_read_once_for_all_and_to_the_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    address = kubeconfig(tmp_path, {"user": {"token": SECRET}})
+    load, goes_on, loads = cluster_access._load, asyncio.Event(), 0
+
+    async def slow(wanted: ClusterAddress) -> Any:
+        nonlocal loads
+        loads += 1
+        await goes_on.wait()
+        return await load(wanted)
+
+    async def use() -> None:
+        async with open_cluster_client(address):
+            pass
+
+    monkeypatch.setattr(cluster_access, "_load", slow)
+    waiting = [asyncio.create_task(use()) for _ in range(3)]
+    await eventually_async(lambda: loads)
+    waiting.pop(0).cancel()
+    goes_on.set()
+    await asyncio.gather(*waiting)
+    await use()
+    assert loads == 1
+
+
+async def test_login_that_takes_long_delays_no_sweep(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def hang(_: ClusterAddress) -> Any:
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(cluster_access, "_load", hang)
+    monkeypatch.setattr(cluster_access, "_LOAD_TIMEOUT", 100 * PATIENCE)
+    facts = execution_facts(config={"kubeconfig": kubeconfig(tmp_path, {"user": {"token": SECRET}}).kubeconfig})
+    observing = RUNTIME.observe([facts], timeout=0.1, concurrency=1)
+    seen = await asyncio.wait_for(observing, PATIENCE)
+    assert seen[facts.id].observed is Observed.UNKNOWN

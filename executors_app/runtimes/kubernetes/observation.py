@@ -58,7 +58,9 @@ async def judge(
         return await _judge_absent(execution, known, volume)
     if not is_owned(pod, execution.id, execution.session_id):
         return Observation.unknown("foreign")
-    if end := await volumes.proven_end(cluster, pod, volume):
+    async with asyncio.timeout(timeout):
+        end = await volumes.proven_end(cluster, pod, volume)
+    if end:
         return await _dead(execution, end, volume)
     if known.claims is not None and not pod.has_started and (volume is None or volume.holder != pod.uid):
         # It waits for a seed that only a launch sends: nothing of the execution can run.

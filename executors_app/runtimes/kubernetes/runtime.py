@@ -13,6 +13,7 @@ import logging
 import tempfile
 from collections import defaultdict
 from collections.abc import AsyncIterator, Callable, Collection, Hashable, Mapping, Sequence
+from contextlib import AsyncExitStack
 from functools import partial
 from pathlib import Path
 from typing import Any, Final, TypeVar
@@ -198,8 +199,9 @@ async def _observe(
 ) -> dict[str, Observation]:
     seen = {one.id: Observation.unknown("runtime_unavailable") for one, _ in executions}
     try:
-        async with open_cluster(place.cluster, place.name) as cluster:
+        async with AsyncExitStack() as stack:
             async with asyncio.timeout(timeout):
+                cluster = await stack.enter_async_context(open_cluster(place.cluster, place.name))
                 known = await list_namespace(cluster, [one for one, _ in executions])
             bound = asyncio.Semaphore(concurrency)
 
