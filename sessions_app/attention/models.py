@@ -236,7 +236,7 @@ def resolve_for_deployment(keys: Collection[str], resolution: str) -> int:
 def open_item(notice: Notice, **about: Any) -> AttentionItem | None:
     """Create or reopen the item of a notice and return it; None if it is already open.
 
-    Reopening removes the marks of all users, so that every user sees the item again.
+    Reopening removes the marks of all users, and that they were notified, so that each sees it and is notified again.
     """
     earlier = AttentionItem.objects.filter(key=notice.key).first()
     if earlier is not None and earlier.resolved_at is None:
@@ -248,6 +248,7 @@ def open_item(notice: Notice, **about: Any) -> AttentionItem | None:
         return row
     AttentionItem.objects.filter(id=earlier.id).update(resolved_at=None, resolution="", **values)
     earlier.marks.all().delete()
+    earlier.told.all().delete()
     earlier.kind = notice.kind
     return earlier
 

@@ -279,6 +279,21 @@ def test_staff_are_told_by_mail_and_webhook_and_teams_are_not(world: World, sett
     assert not inbox.team_items(world.team).exists()
 
 
+def test_trouble_that_comes_back_later_is_told_again(settings: Any) -> None:
+    settings.KANDEV_EMAIL = True
+    staff = User.objects.create_user("root", email="root@example.org", is_staff=True)
+    NotificationSettings.objects.create(user=staff, email=True)
+    for _ in range(2):
+        raise_for_deployment(notices.secret_key_notice())
+        AttentionItem.objects.update(created_at=timezone.now() - timedelta(minutes=1))
+        NotificationSettings.objects.update(last_email_at=None)
+        delivery.plan_deliveries()
+        delivery.plan_deliveries()
+        update_troubles()
+        AttentionItem.objects.update(resolved_at=timezone.now() - CAME_BACK_WITHIN)
+    assert Delivery.objects.count() == 2
+
+
 def test_hosts_of_one_name_have_one_item() -> None:
     for machine in ("a", "b"):
         host = Host.objects.create(name="build-1", machine=machine, first_seen_at=NOW)
