@@ -18,6 +18,7 @@ from typing import Any, Final
 from tests.kubernetes.standin import container
 from tests.kubernetes.standin.container import Container, Mount
 from tests.kubernetes.standin.store import Object, Store, timestamp
+from tests.waiting import PATIENCE
 
 IMAGES: Final = ("kandev-agentctl:test",)
 """The images that can be pulled."""
@@ -200,7 +201,7 @@ class Nodes:
                     known, phase="Pending", conditions=[_condition("PodScheduled", False, "Unschedulable", problem)]
                 )
                 self.tell(pod, "FailedScheduling", problem)
-            await self.store.wait(1)
+            await self.store.wait(0.5)
         if pod is None:
             return None
         pod["spec"]["nodeName"] = self._place(pod)
@@ -337,7 +338,7 @@ class Nodes:
             done, _ = await asyncio.wait([known.work], timeout=grace)
             if not done and known.container is not None:
                 known.container.send_signal(signal.SIGKILL)
-                await asyncio.wait([known.work], timeout=10)
+                await asyncio.wait([known.work], timeout=PATIENCE)
             known.work.cancel()
         await asyncio.sleep(self.cleanup_seconds)
         pod = self._object(known)
@@ -356,7 +357,7 @@ class Nodes:
 
     async def _ended(self, known: RunningPod) -> None:
         if known.work is not None:
-            await asyncio.wait([known.work], timeout=30)
+            await asyncio.wait([known.work], timeout=PATIENCE)
 
     # -- statuses
 

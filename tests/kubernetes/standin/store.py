@@ -128,12 +128,12 @@ class Store:
     async def wait_for(self, is_so: Callable[[], bool]) -> None:
         """Wait until a condition on the objects holds."""
         while not is_so():
-            await self.wait(1)
+            await self.wait(0.5)
 
     async def watch(
         self, version: int, resource: str, namespace: str, wanted: Filter
     ) -> AsyncIterator[tuple[str, Object] | None]:
-        """Yield what a watch shows of later changes, and None whenever a second passes; raises LookupError."""
+        """Yield what a watch shows of later changes, and None while nothing changes; raises LookupError."""
         while True:
             changes = self.changes_after(version, resource, namespace)
             for change in changes:
@@ -142,7 +142,7 @@ class Store:
                 if kind:
                     yield kind, copy.deepcopy(change.last)
             if not changes:
-                await self.wait(1)
+                await self.wait(0.5)
                 yield None
 
     def _record(self, resource: str, namespace: str, before: Object | None, after: Object) -> None:
