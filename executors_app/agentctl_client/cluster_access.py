@@ -48,12 +48,14 @@ class ClusterAddress:
             return "Kandev does not run inside a cluster. Set kubeconfig in this executor's settings."
         path = Path(self.kubeconfig)
         try:
-            mode = path.stat().st_mode
+            found = path.stat()
         except OSError as error:
             return f"kubeconfig: {path} cannot be read: {error.strerror}."
         if not path.is_file() or not os.access(path, os.R_OK):
             return f"kubeconfig: {path} is not a readable file."
-        if mode & 0o077:
+        if found.st_uid not in (0, os.geteuid()):
+            return f"kubeconfig: {path} belongs to another user, whose login program would run as Kandev's. Run chown."
+        if found.st_mode & 0o077:
             return f"kubeconfig: {path} can be read by other users. Run chmod 600 on it."
         return ""
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import os
+import stat
 import traceback
 from pathlib import Path
 from typing import Any
@@ -138,3 +140,12 @@ async def test_login_that_takes_long_delays_no_sweep(tmp_path: Path, monkeypatch
     observing = RUNTIME.observe([facts], timeout=0.1, concurrency=1)
     seen = await asyncio.wait_for(observing, PATIENCE)
     assert seen[facts.id].observed is Observed.UNKNOWN
+
+
+def test_kubeconfig_of_another_user_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    address = kubeconfig(tmp_path, {"user": {"token": SECRET}})
+    assert address.problem() == ""
+    found = list(Path(address.kubeconfig).stat())
+    found[stat.ST_UID] = 12345
+    monkeypatch.setattr(Path, "stat", lambda *_, **__: os.stat_result(found))
+    assert "belongs to another user" in address.problem()

@@ -158,6 +158,7 @@ def test_token_is_in_the_secret_and_in_no_other_object() -> None:
                 ({"mountPath": "/x/../etc"}, "absolute path"),
                 ({"mountPath": "/"}, "nothing can be mounted"),
                 ({"mountPath": "/opt"}, "nothing can be mounted"),
+                ({"mountPath": "//workspace"}, "nothing can be mounted"),
                 ({"mountPath": "/opt/kandev/executors_app"}, "nothing can be mounted"),
                 ({"mountPath": "/var/lib/agentctl/state"}, "nothing can be mounted"),
                 ({"mountPath": "/x", "mountPropagation": "Bidirectional"}, "cannot be set"),

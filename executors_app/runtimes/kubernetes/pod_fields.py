@@ -104,7 +104,8 @@ def _check_mounts(value: object, names: set[str]) -> None:
             raise ValueError("pod: a mountPath must be an absolute path.")
         if mount.get("mountPropagation"):
             raise ValueError("pod: mountPropagation cannot be set.")
-        if _is_ours(PurePosixPath(path)):
+        # Two slashes at the beginning are a root of their own for Python, and one for the node.
+        if _is_ours(PurePosixPath("/" + path.lstrip("/"))):
             raise ValueError(f"pod: nothing can be mounted at {path}.")
 
 
