@@ -17,6 +17,9 @@ from sessions_app.attention.rules.notices import PUSH_KEY, AttentionKind, Notice
 from sessions_app.kernel.models.session import Task, TaskSession, choices
 from sessions_app.workflows.models import Workflow, WorkflowRun
 
+CAME_BACK_WITHIN: Final = timedelta(minutes=15)
+"""What was over for less than this goes on: nobody is notified of it again."""
+
 
 class AttentionItem(TeamModel):
     """One thing that needs a person; open for as long as it is true.
@@ -205,10 +208,6 @@ def resolve_for_workflow(workflow: Workflow, resolution: str) -> int:
     return rows.update(resolved_at=timezone.now(), resolution=resolution[:64])
 
 
-CAME_BACK_WITHIN: Final = timedelta(minutes=15)
-"""A trouble of the deployment that was over for less than this goes on: nobody is told of it again."""
-
-
 def raise_for_deployment(notice: Notice) -> bool:
     """Raise an item that only staff see; return False if it is already open. Several processes may do so at once.
 
@@ -236,7 +235,8 @@ def resolve_for_deployment(keys: Collection[str], resolution: str) -> int:
 def open_item(notice: Notice, **about: Any) -> AttentionItem | None:
     """Create or reopen the item of a notice and return it; None if it is already open.
 
-    Reopening removes the marks of all users, and that they were notified, so that each sees it and is notified again.
+    Reopening removes the marks of all users, so that each sees it again. They are notified again unless it was over for
+    less than ``CAME_BACK_WITHIN``, as with a turn that falls silent every few minutes.
     """
     earlier = AttentionItem.objects.filter(key=notice.key).first()
     if earlier is not None and earlier.resolved_at is None:
@@ -248,7 +248,8 @@ def open_item(notice: Notice, **about: Any) -> AttentionItem | None:
         return row
     AttentionItem.objects.filter(id=earlier.id).update(resolved_at=None, resolution="", **values)
     earlier.marks.all().delete()
-    earlier.told.all().delete()
+    if earlier.resolved_at is not None and timezone.now() - earlier.resolved_at >= CAME_BACK_WITHIN:
+        earlier.told.all().delete()
     earlier.kind = notice.kind
     return earlier
 

@@ -11,7 +11,7 @@ from django.test import Client
 from django.utils import timezone
 
 from executors_app.models import SecretKeyCheck
-from sessions_app.attention.models import CAME_BACK_WITHIN, raise_for_deployment
+from sessions_app.attention.models import CAME_BACK_WITHIN, open_item, raise_for_deployment
 from sessions_app.attention.rules import notices
 from sessions_app.attention.services import inbox
 from sessions_app.hosts import troubles
@@ -22,7 +22,7 @@ from sessions_app.hosts.troubles import TroubleWatch, update_troubles
 from sessions_app.maintenance.backups import record_backup
 from sessions_app.models import AttentionItem
 from sessions_app.notifications import delivery
-from sessions_app.notifications.models import Delivery, NotificationSettings, Webhook
+from sessions_app.notifications.models import DeliveredItem, Delivery, NotificationSettings, Webhook
 from tests.api.world import client_of
 from tests.hosts.processes import attended, reported
 from tests.pages.world import World
@@ -292,6 +292,19 @@ def test_trouble_that_comes_back_later_is_told_again(settings: Any) -> None:
         update_troubles()
         AttentionItem.objects.update(resolved_at=timezone.now() - CAME_BACK_WITHIN)
     assert Delivery.objects.count() == 2
+
+
+@pytest.mark.parametrize(("minutes", "told"), [(14, 1), (15, 0)])
+def test_item_of_a_session_that_comes_back_at_once_is_not_told_again(minutes: int, told: int, world: World) -> None:
+    session, notice = world.session(), notices.cancel_ignored_notice("a-run", "12:00")
+    about = {"session": session, "task_id": session.task_id}
+    item = open_item(notice, **about)
+    assert item is not None
+    row = Delivery.objects.create(channel="email", user=world.ada)
+    DeliveredItem.objects.create(delivery=row, item=item, target="user:1")
+    AttentionItem.objects.update(resolved_at=timezone.now() - timedelta(minutes=minutes))
+    assert open_item(notice, **about) is not None
+    assert item.told.count() == told
 
 
 def test_hosts_of_one_name_have_one_item() -> None:
