@@ -83,7 +83,7 @@ def _fill(world: World, url: str, count: int) -> None:
         urllib.request.urlopen(urllib.request.Request(f"{url}/register/{key}", method="POST"), timeout=10).close()
 
 
-def _forget() -> None:
+def lose_supervisor() -> None:
     """Leave the leases as a supervisor does that was killed long ago."""
     ended = timezone.now() - timedelta(minutes=1)
     ExecutorRunning.objects.update(owner="gone", lease_expires_at=ended)
@@ -92,9 +92,9 @@ def _forget() -> None:
 async def _round(url: str, count: int) -> tuple[float, float, float]:
     registry = ExecutionRegistry()
     try:
-        await registry.database(_forget)
+        await registry.database(lose_supervisor)
         look = await seconds_of(lambda: run_sweep(registry, SweepScope("boot", dry_run=True), set()))
-        back = await seconds_of(lambda: _come_back(registry))
+        back = await seconds_of(lambda: come_back(registry))
         assert len(registry.streams) == count, f"{len(registry.streams)} of {count} are attached"
     finally:
         await registry.release_all()
@@ -102,7 +102,8 @@ async def _round(url: str, count: int) -> tuple[float, float, float]:
     return back, look, await asyncio.to_thread(_connect_all, url, count)
 
 
-async def _come_back(registry: ExecutionRegistry) -> None:
+async def come_back(registry: ExecutionRegistry) -> None:
+    """Do what a new supervisor does first."""
     await registry.database(leases.register_supervisor, registry.boot_id)
     await run_sweep(registry, SweepScope("boot"), set())
 

@@ -33,6 +33,7 @@ from tests.bench import (
     latencies,
     launches,
     memory,
+    pods,
     queries,
     restarts,
     resume_tokens,
@@ -109,6 +110,10 @@ class Sizes:
     """Finished sessions beside the live ones, for the curves of a growing history."""
     live: tuple[int, ...]
     """Live sessions, for the curves of the cost of each."""
+    pods: int
+    """Sessions in real Pods."""
+    pod_objects: int
+    """Pods beside them that no node has taken."""
     limit: float | None
     """Maximum of a sweep as a multiple of its floor; None if the counts are too small to judge."""
     patience: float
@@ -147,6 +152,8 @@ FULL = Sizes(
     growth=(100, 1_000, 10_000),
     history=(100, 1_000, 10_000),
     live=(10, 100, 1_000),
+    pods=10,
+    pod_objects=200,
     limit=7.0,
     patience=7200.0,
 )
@@ -177,6 +184,8 @@ QUICK = Sizes(
     growth=(5, 20),
     history=(2, 4),
     live=(2, 4),
+    pods=2,
+    pod_objects=10,
     limit=None,
     patience=240.0,
 )
@@ -305,6 +314,7 @@ PARTS: Mapping[str, Part] = {
     "jupyterhub": lambda world, sizes: jupyterhub.of_checks(
         world, sizes.fleet, min(sizes.rounds, 3), limited=sizes.limited
     ),
+    "pods": lambda world, sizes: pods.of_a_namespace(world, sizes.pods, sizes.pod_objects, min(sizes.rounds, 5)),
     "tmux": lambda world, sizes: tmux.of_one_session(world, sizes.rounds),
     "journal": _journal,
     "ingest": _ingest,
@@ -355,6 +365,7 @@ NEEDS: Final[Mapping[str, Sequence[str]]] = {
     "catching-up-pg": ("postgres",),
     "dbos": ("peers", "postgres"),
     "jupyterhub": ("peers",),
+    "pods": ("kubernetes stand-in",),
     "tmux": ("tmux",),
     "resume": ("codex-acp", "acpx"),
     "screen": ("chromium",),

@@ -21,6 +21,7 @@ def has(*services: str) -> bool:
 
 GROUPS: Final[Mapping[str, Sequence[str]]] = {
     "sweeps": ("sweep", "sweep-kept", "sweep-troubled", "sweep-losses", "restart", "dbos", "jupyterhub", "tmux"),
+    "clusters": ("pods",),
     "events": ("journal", "ingest", "flooding", "queries", "catching-up", "catching-up-pg", "latency"),
     "processes": ("memory", "idle", "launch", "dense", "death", "storm"),
     "agents": ("resume", *TOKEN_PARTS),
@@ -40,6 +41,17 @@ ROWS: Final[Mapping[str, Sequence[str]]] = {
         *(("restart, 1 attached again",) if has("tmux") else ()),
         "the same, 2 refuse, 1 hang",
         "sweep that writes 3 losses",
+    ),
+    "clusters": (
+        *(
+            (
+                "session in a Pod, stand-in: start",
+                "restart, 2 Pods attached again, stand-in",
+                "sweep of 12 Pods, 2 of them real, stand-in",
+            )
+            if has("kubernetes stand-in")
+            else ()
+        ),
     ),
     "events": (
         "500 lines of an agent, durable",
