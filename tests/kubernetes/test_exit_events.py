@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -13,6 +14,7 @@ from executors_app.runtimes.kubernetes import exit_events, words
 from executors_app.runtimes.kubernetes.cluster import PODS
 from executors_app.runtimes.kubernetes.exit_events import Namespace, _Follower
 from executors_app.runtimes.kubernetes.pod_state import Pod
+from executors_app.wire.executions import ExitEvent
 from tests.kubernetes.objects import pod_object
 from tests.kubernetes.test_volumes import ENDED, RUNNING, MemoryCluster
 
@@ -79,3 +81,31 @@ async def test_pod_of_a_node_that_a_person_gives_up_later_is_let_go(monkeypatch:
     cluster.out_of_service = True
     await events_of(follower)
     assert not cluster.has_pod()
+
+
+class Enough(Exception):
+    """The test has seen enough."""
+
+
+@pytest.mark.parametrize("problem", [None, words.GoneError("old")], ids=["ends at once", "is always too old"])
+async def test_watch_that_ends_at_once_is_not_opened_again_at_once(
+    monkeypatch: pytest.MonkeyPatch, problem: Exception | None
+) -> None:
+    pauses: list[float] = []
+
+    async def window(_: _Follower) -> AsyncIterator[ExitEvent]:
+        yield ExitEvent("one")
+        if problem is not None:
+            raise problem
+
+    async def pause(seconds: float) -> None:
+        pauses.append(seconds)
+        if len(pauses) == 3:
+            raise Enough
+
+    monkeypatch.setattr(_Follower, "window", window)
+    monkeypatch.setattr(asyncio, "sleep", pause)
+    with pytest.raises(Enough):
+        async for _ in exit_events.exit_events(Namespace(ClusterAddress(), "agents")):
+            pass
+    assert max(pauses) > 0

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from typing import Final
@@ -26,6 +27,8 @@ WINDOW_SECONDS: Final = 30
 """Seconds that one watch lasts, so that a hanging API server is noticed soon."""
 _RETRY_DELAYS: Final = (0.5, 1.0, 2.0, 5.0, 10.0, 30.0)
 """Seconds between attempts; the last value repeats."""
+SHORTEST_WINDOW: Final = 1.0
+"""Seconds from one watch to the next: some proxies end each one at once, and some servers forget every list."""
 CHECK_ALL: Final = ExitEvent("")
 
 
@@ -41,6 +44,7 @@ async def exit_events(source: Namespace) -> AsyncIterator[ExitEvent]:
     """Yield the ends of sessions' Pods, or ``CHECK_ALL`` if some may have been missed, without end."""
     follower, failures = _Follower(source), 0
     while True:
+        began = time.monotonic()
         try:
             async for event in follower.window():
                 yield event
@@ -55,6 +59,7 @@ async def exit_events(source: Namespace) -> AsyncIterator[ExitEvent]:
                 log.warning("cannot follow the Pods of the namespace %s: %s", source.name, error)
             await asyncio.sleep(_RETRY_DELAYS[min(failures, len(_RETRY_DELAYS) - 1)])
             failures += 1
+        await asyncio.sleep(max(began + SHORTEST_WINDOW - time.monotonic(), 0))
 
 
 class _Follower:
