@@ -38,7 +38,7 @@ class HostProcessAdmin(ReadOnlyModelAdmin):
 class HostMaintenanceAdmin(ReadOnlyModelAdmin):
     """What people have decided about hosts; the system page changes it."""
 
-    list_display = ("host", "cordoned_at", "draining_at", "lost_at", "by")
+    list_display = ("host", "cordoned_at", "draining_at", "before_shutdown", "lost_at", "by")
     list_select_related = ("host", "by")
     list_filter = tuple((name, admin.EmptyFieldListFilter) for name in ("cordoned_at", "draining_at", "lost_at"))
     search_fields = ("host__name",)

@@ -18,7 +18,7 @@ from executors_app.wire.executions import ExecutorStatus
 from sessions_app.accounts.audit import record_change
 from sessions_app.hosts import heartbeats
 from sessions_app.hosts.cluster_nodes import WHY_FORCE, drain_command, list_cluster_nodes
-from sessions_app.hosts.models import Host, HostMaintenance, HostProcess
+from sessions_app.hosts.models import BeforeShutdown, Host, HostMaintenance, HostProcess
 from sessions_app.hosts.rules.maintenance import Orders, takes_start
 from sessions_app.kernel import wakeups
 from sessions_app.kernel.models.intent import DRAINED_REASON
@@ -51,6 +51,19 @@ def drain(name: str, by: User | None) -> None:
     _decide(name, by, "is drained", _set_draining)
 
 
+def drain_for_shutdown(name: str) -> None:
+    """Drain a host because its machine goes down, until ``return_after_shutdown``. Raises NotFound.
+
+    One that somebody drains already goes on doing that afterwards.
+    """
+    _decide(name, None, "is drained, because its machine goes down", _set_draining_for_shutdown)
+
+
+def return_after_shutdown(name: str) -> None:
+    """Undo what ``drain_for_shutdown`` has decided, and nothing that a person has. Raises NotFound."""
+    _decide(name, None, "no longer drains, because its machine is back", _set_as_before_shutdown)
+
+
 def uncordon(name: str, by: User | None) -> None:
     """Put a host back into service; its supervisor resumes the sessions that a drain has stopped. Raises NotFound.
 
@@ -75,6 +88,9 @@ def _decide(name: str, by: User | None, what: str, change: Callable[[HostMainten
 
 
 def _set_cordoned(row: HostMaintenance) -> bool:
+    if row.before_shutdown == BeforeShutdown.IN_SERVICE:
+        row.before_shutdown = BeforeShutdown.CORDONED  # it drains, and stays cordoned when its machine is back
+        return True
     if row.cordoned_at is not None:
         return False
     row.cordoned_at = timezone.now()
@@ -83,9 +99,31 @@ def _set_cordoned(row: HostMaintenance) -> bool:
 
 def _set_draining(row: HostMaintenance) -> bool:
     if row.draining_at is not None:
-        return False
+        was_for_shutdown = bool(row.before_shutdown)
+        row.before_shutdown = ""
+        return was_for_shutdown
     _set_cordoned(row)
     row.draining_at = timezone.now()
+    return True
+
+
+def _set_draining_for_shutdown(row: HostMaintenance) -> bool:
+    if row.draining_at is not None:
+        return False
+    before = BeforeShutdown.CORDONED
+    if row.cordoned_at is None:
+        before = BeforeShutdown.IN_SERVICE
+    _set_draining(row)
+    row.before_shutdown = before
+    return True
+
+
+def _set_as_before_shutdown(row: HostMaintenance) -> bool:
+    if not row.before_shutdown:
+        return False
+    if row.before_shutdown == BeforeShutdown.IN_SERVICE:
+        row.cordoned_at = None
+    row.draining_at, row.before_shutdown = None, ""
     return True
 
 
@@ -93,7 +131,13 @@ def _set_in_service(row: HostMaintenance) -> bool:
     if row.cordoned_at is None:
         return False
     row.cordoned_at = row.draining_at = None
+    row.before_shutdown = ""
     return True
+
+
+def is_in_service(name: str) -> bool:
+    """Whether nothing was decided about the hosts with this name."""
+    return not HostMaintenance.objects.filter(host__name=name).exists()
 
 
 def maintenance_here() -> HostMaintenance | None:

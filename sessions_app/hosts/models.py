@@ -67,6 +67,13 @@ class HostProcess(models.Model):
         return f"{self.get_role_display()} on {self.host}"
 
 
+class BeforeShutdown(models.TextChoices):
+    """What a host was before its machine began to go down, and is again when that is back."""
+
+    IN_SERVICE = "in_service", "In service"
+    CORDONED = "cordoned", "Cordoned"
+
+
 class HostMaintenance(models.Model):
     """What a person has decided about a host. A host without a row is in service."""
 
@@ -75,6 +82,10 @@ class HostMaintenance(models.Model):
     """Since when it takes no new sessions."""
     draining_at = models.DateTimeField(null=True, blank=True)
     """Since when its sessions are stopped as soon as they are at rest; it is cordoned, too."""
+    before_shutdown = models.CharField(
+        max_length=16, choices=BeforeShutdown.choices, blank=True, default="", db_default=""
+    )
+    """What it is again once its machine is back; empty: no shutdown drains it, but perhaps a person's decision."""
     lost_at = models.DateTimeField(null=True, blank=True)
     """When a person declared it lost; None once it has returned and ended what it still ran."""
     by = models.ForeignKey(

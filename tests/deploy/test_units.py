@@ -79,6 +79,7 @@ def test_host_is_drained_before_its_supervisor_is_stopped() -> None:
         assert words[:5] == ["/usr/bin/env", ".venv/bin/python", "manage.py", "hosts", words[4]]
         parsed = load_command_class("sessions_app", "hosts").create_parser("manage.py", "hosts").parse_args(words[4:])
         assert (parsed.action, parsed.name) == (words[4], "%H")
+        assert getattr(parsed, "for_shutdown", False) or parsed.after_shutdown, "what people have decided stays"
         assert getattr(parsed, "timeout", 0) < int(drain["TimeoutStopSec"])
 
 

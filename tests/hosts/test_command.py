@@ -39,6 +39,16 @@ def test_host_is_cordoned_listed_and_put_back_into_service() -> None:
     assert json.loads(run("--json"))["hosts"][0]["service"] == "in service"
 
 
+def test_host_that_drained_for_a_shutdown_returns_unless_somebody_has_decided_otherwise() -> None:
+    reported("supervisor", 0)
+    run("drain", "build-1", "--for-shutdown")
+    assert json.loads(run("--json"))["hosts"][0]["service"] == "draining"
+    assert run("uncordon", "build-1", "--after-shutdown") == "build-1 is in service again.\n"
+    run("cordon", "build-1")
+    assert run("uncordon", "build-1", "--after-shutdown").startswith("build-1 stays out of service")
+    assert json.loads(run("--json"))["hosts"][0]["service"] == "cordoned"
+
+
 @pytest.mark.parametrize("arguments", [("cordon", "nowhere", "--json"), ("--json", "cordon", "nowhere")])
 def test_unknown_host_exits_with_status_two(arguments: tuple[str, ...]) -> None:
     with pytest.raises(CommandError, match="No host is called") as error:

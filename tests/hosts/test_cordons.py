@@ -13,6 +13,7 @@ from sessions_app.hosts import cordons, draining, heartbeats, own_executions
 from sessions_app.hosts.models import Host, HostMaintenance, Role
 from sessions_app.hosts.remaining import remaining_on
 from sessions_app.hosts.rules.maintenance import Orders, RunFacts, takes_start, why_running
+from sessions_app.hosts.services import service_state
 from sessions_app.kernel.services.errors import NotFound
 from sessions_app.models import Intent, Prompt, Supervisor, TaskSession
 from sessions_app.prompts.delivery import claim_next_prompt
@@ -137,6 +138,39 @@ def test_decisions_are_in_the_history_once(host: Host) -> None:
         "is drained",
     ]
     assert not HostMaintenance.objects.exists()
+
+
+def by_hand(decision: str) -> None:
+    {"cordon": cordons.cordon, "drain": cordons.drain, "uncordon": cordons.uncordon}[decision]("build-1", make_user())
+
+
+@pytest.mark.parametrize(
+    ("before", "meanwhile", "state"),
+    [
+        ([], [], ""),
+        (["cordon"], [], "cordoned"),
+        (["drain"], [], "draining"),
+        ([], ["cordon"], "cordoned"),
+        ([], ["drain"], "draining"),
+        (["cordon"], ["drain"], "draining"),
+        (["cordon"], ["uncordon"], ""),
+        ([], ["uncordon", "cordon"], "cordoned"),
+    ],
+)
+def test_machine_that_is_back_ends_only_the_drain_for_its_shutdown(
+    before: list[str], meanwhile: list[str], state: str
+) -> None:
+    for decision in before:
+        by_hand(decision)
+    cordons.drain_for_shutdown("build-1")
+    cordons.drain_for_shutdown("build-1")
+    assert cordons.is_draining_here()
+    for decision in meanwhile:
+        by_hand(decision)
+    cordons.return_after_shutdown("build-1")
+    cordons.return_after_shutdown("build-1")
+    assert service_state(cordons.maintenance_here()) == state
+    assert cordons.is_in_service("build-1") == (state == "")
 
 
 def test_unknown_host_is_named() -> None:

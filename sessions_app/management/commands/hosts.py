@@ -41,12 +41,22 @@ class Command(VisibleCommand):
         parser.add_argument("--json", action="store_true", help="print one JSON document")
         commands = parser.add_subparsers(dest="action", metavar="COMMAND", title="commands")
         _add_command(commands, "cordon", "let a host take no new sessions; what runs there goes on")
-        _add_command(commands, "uncordon", "put a host back into service, and resume what a drain has stopped")
+        back = _add_command(commands, "uncordon", "put a host back into service, and resume what a drain has stopped")
+        back.add_argument(
+            "--after-shutdown",
+            action="store_true",
+            help="end only what drain --for-shutdown began: what people have decided stays",
+        )
         lost = _add_command(commands, "lost", "declare a host lost that is gone for ever, and end its sessions there")
         lost.add_argument("--yes", action="store_true", default=argparse.SUPPRESS, help="confirm that it is gone")
         parser.add_argument("--lost", metavar="NAME", default="", help="the same as the command lost")
         parser.add_argument("--yes", action="store_true", help="confirm --lost")
         drain = _add_command(commands, "drain", "cordon a host, and stop each of its sessions once it is at rest")
+        drain.add_argument(
+            "--for-shutdown",
+            action="store_true",
+            help="because its machine goes down; uncordon --after-shutdown then ends that, and nothing else",
+        )
         drain.add_argument("--wait", action="store_true", help="wait until nothing runs there any more")
         drain.add_argument(
             "--timeout",
@@ -97,13 +107,22 @@ class Command(VisibleCommand):
     def uncordon(self, options: Mapping[str, Any]) -> None:
         """Put a host back into service."""
         name = options["name"]
-        cordons.uncordon(name, None)
-        self._say(options, f"{name} is in service again.")
+        if options["after_shutdown"]:
+            cordons.return_after_shutdown(name)
+        else:
+            cordons.uncordon(name, None)
+        if cordons.is_in_service(name):
+            self._say(options, f"{name} is in service again.")
+        else:
+            self._say(options, f"{name} stays out of service, as somebody has decided. “manage.py hosts” shows how.")
 
     def drain(self, options: Mapping[str, Any]) -> None:
         """Drain a host, and wait for it if that is wanted."""
         name, hosts = options["name"], cordons.find_hosts(options["name"])
-        cordons.drain(name, None)
+        if options["for_shutdown"]:
+            cordons.drain_for_shutdown(name)
+        else:
+            cordons.drain(name, None)
         try:
             remaining = self._wait(options, lambda: remaining_on(hosts))
         except KeyboardInterrupt:
