@@ -75,3 +75,21 @@ async def test_reading_never_touches_the_secret_of_a_pod_that_starts() -> None:
         async with reading._reader(cluster, KubernetesConfig(), execution_facts(), state=True):
             pass
     assert cluster.secrets() == [names.secret_name(EXECUTION)]
+
+
+class UnconfirmingCluster(MemoryCluster):
+    """A cluster whose node does not confirm that the object of a Pod may go."""
+
+    namespace = "agents"
+
+    async def delete(self, kind: str, name: str, uid: str = "") -> None:
+        self._change(f"delete {kind}")
+
+
+async def test_name_that_stays_taken_after_a_certain_end_is_waited_for_with_a_limit(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(launch, "ENDING_TIMEOUT", 0.1)
+    cluster: Any = UnconfirmingCluster(pod_object({"waiting": {}}, {"running": {}}, deleted=True), fails_after=100)
+    with pytest.raises(words.PodStillEnding):
+        await launch._free_name(cluster, launch_spec())

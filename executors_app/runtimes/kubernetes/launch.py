@@ -108,8 +108,10 @@ async def _free_name(cluster: Cluster, spec: LaunchSpec) -> Pod | None:
             volume = await volumes.find_volume(cluster, spec.worktree_owner)
             if end := await volumes.proven_end(cluster, pod, volume):
                 await volumes.settle(cluster, pod, spec.worktree_owner, end)
-                continue
-            if await _can_continue(cluster, spec, pod):
+                if await cluster.find(PODS, name) is None:
+                    return None
+                # Its node has still to let the object go: one that is not seen does so late, or never.
+            elif await _can_continue(cluster, spec, pod):
                 return pod
         if time.monotonic() > deadline:
             raise _still_ending(cluster, pod)
