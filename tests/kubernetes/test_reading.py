@@ -93,3 +93,21 @@ async def test_name_that_stays_taken_after_a_certain_end_is_waited_for_with_a_li
     cluster: Any = UnconfirmingCluster(pod_object({"waiting": {}}, {"running": {}}, deleted=True), fails_after=100)
     with pytest.raises(words.PodStillEnding):
         await launch._free_name(cluster, launch_spec())
+
+
+class SlowCluster(UnconfirmingCluster):
+    """A cluster whose node confirms it some calls later."""
+
+    async def find(self, kind: str, name: str) -> Any:
+        if kind == PODS and f"delete {SECRETS}" in self.log:
+            self._change("ask")
+            if self.log.count("ask") == 3:
+                self.objects.pop((kind, name))
+        return await super().find(kind, name)
+
+
+async def test_volume_is_read_once_the_node_has_let_its_pod_go() -> None:
+    pod = pod_object(ENDED, ENDED, deleted=True)
+    cluster: Any = SlowCluster(pod, holder=pod.uid)
+    assert await reading._is_free(cluster, execution_facts())
+    assert (PODS, pod.name) not in cluster.objects

@@ -114,15 +114,17 @@ async def _is_free(cluster: Cluster, execution: ExecutionFacts) -> bool:
     if pod.is_reader:
         return await _is_gone(cluster, pod)
     end = await volumes.proven_end(cluster, pod, volume)
-    if end:
-        await volumes.settle(cluster, pod, execution.worktree_owner, end)
-    return bool(end)
+    if not end:
+        return False
+    await volumes.settle(cluster, pod, execution.worktree_owner, end)
+    return await _is_gone(cluster, pod)
 
 
 async def _is_gone(cluster: Cluster, pod: Pod) -> bool:
-    """Wait for the end of an earlier reader, which may belong to another process; False if it takes too long.
+    """Wait until a name is free; False if it takes too long.
 
-    One that has ended, or that nobody removes, is left from a control plane that was killed.
+    A node lets go a Pod that was deleted some seconds after its end. An earlier reader may belong to another process:
+    one that has ended, or that nobody removes, is left from a control plane that was killed.
     """
     started = time.monotonic()
     while time.monotonic() < started + READ_TIMEOUT:
@@ -131,7 +133,7 @@ async def _is_gone(cluster: Cluster, pod: Pod) -> bool:
             return True
         if found["metadata"]["uid"] != pod.uid:
             return False
-        if Pod(found).end() or time.monotonic() > started + _OTHERS_PATIENCE:
+        if pod.is_reader and (Pod(found).end() or time.monotonic() > started + _OTHERS_PATIENCE):
             await volumes.let_go(cluster, pod)
         await asyncio.sleep(_POLL)
     return False
