@@ -24,6 +24,7 @@ from tests.kubernetes.standin.cluster import StandIn
 from tests.kubernetes.standin.harness import KubernetesHarness
 from tests.waiting import eventually_async
 
+pytestmark = pytest.mark.any_database
 EVICTION = (
     "The node was low on resource: memory. Container agentctl was using 900Mi, which exceeds its request of 64Mi. "
 )

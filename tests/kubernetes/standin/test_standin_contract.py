@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import pytest
+
 from tests.kubernetes.standin.pod_contract import PodContract
+
+pytestmark = pytest.mark.any_database
 
 
 class TestStandIn(PodContract):
