@@ -32,6 +32,11 @@ class AttentionKindsField(SizedListField):
     def __init__(self, **kwargs: Any):
         super().__init__(max_length=len(NOTIFIED_KINDS), **kwargs)
 
+    def to_representation(self, data: Any) -> list[str]:
+        """Return those that the user can be told of, so that what was read can be sent back."""
+        mine = user_settings.kinds_for(self.context["request"].user)
+        return [kind for kind in super().to_representation(data) if kind in mine]
+
 
 class SettingsSerializer(StrictSerializer, StrictModelSerializer):
     """The user's e-mail settings: the kinds of items, and the minimum number of minutes between two e-mails."""

@@ -8,34 +8,38 @@ from django import forms
 from django.contrib.auth.models import Group, User
 
 from sessions_app.accounts.authorization import managed_teams
-from sessions_app.attention.rules.notices import ATTENTION_KIND_LABELS, LOOK_KINDS, AttentionKind
+from sessions_app.attention.rules.notices import ATTENTION_KIND_LABELS, LOOK_KINDS
 from sessions_app.notifications.models import DIGEST_CHOICES, NOTIFIED_KINDS, NotificationSettings, PushDevice
 from sessions_app.notifications.push_devices import Subscription
+from sessions_app.notifications.user_settings import kinds_for
 from sessions_app.notifications.web_push import MAX_ENDPOINT_LENGTH
 
 ACTION_KINDS: Final = [kind for kind in NOTIFIED_KINDS if kind not in LOOK_KINDS]
 """Kinds that need an action: the first choice for a device."""
 
 
-def _label(kind: str) -> str:
-    label = ATTENTION_KIND_LABELS[kind].text
-    if kind == AttentionKind.SYSTEM:
-        return f"{label} (only staff are told)"
-    return label
-
-
-def _kind_choices() -> forms.MultipleChoiceField:
-    labels = [(kind, _label(kind)) for kind in NOTIFIED_KINDS]
+def _kinds_field() -> forms.MultipleChoiceField:
     return forms.MultipleChoiceField(
-        choices=labels, required=False, widget=forms.CheckboxSelectMultiple, label="When", initial=list(NOTIFIED_KINDS)
+        choices=(), required=False, widget=forms.CheckboxSelectMultiple, label="When", initial=list(NOTIFIED_KINDS)
     )
 
 
-class EmailForm(forms.Form):
+class _KindsForm(forms.Form):
+    """A form in which a user chooses among the kinds of items that the user can be told of."""
+
+    def __init__(self, user: User, *args: Any, **kwargs: Any):
+        super().__init__(*args, **kwargs)
+        choices = [(kind, ATTENTION_KIND_LABELS[kind].text) for kind in kinds_for(user)]
+        for field in self.fields.values():
+            if isinstance(field, forms.MultipleChoiceField):
+                field.choices = choices
+
+
+class EmailForm(_KindsForm):
     """The form for e-mail settings."""
 
     email = forms.BooleanField(required=False, label="Send me e-mail")
-    kinds = _kind_choices()
+    kinds = _kinds_field()
     every = forms.TypedChoiceField(
         choices=DIGEST_CHOICES, coerce=int, label="At most", help_text="Items in between are combined into one e-mail."
     )
@@ -48,31 +52,31 @@ class EmailForm(forms.Form):
     )
 
     @classmethod
-    def of(cls, chosen: NotificationSettings) -> EmailForm:
+    def of(cls, user: User, chosen: NotificationSettings) -> EmailForm:
         """Return the form with the user's settings."""
-        return cls(initial={name: getattr(chosen, name) for name in cls.base_fields})
+        return cls(user, initial={name: getattr(chosen, name) for name in cls.base_fields})
 
 
-class BrowserForm(forms.Form):
+class BrowserForm(_KindsForm):
     """The form for notifications that a browser shows."""
 
-    browser_kinds = _kind_choices()
+    browser_kinds = _kinds_field()
 
     @classmethod
-    def of(cls, chosen: NotificationSettings) -> BrowserForm:
+    def of(cls, user: User, chosen: NotificationSettings) -> BrowserForm:
         """Return the form with the user's settings."""
-        return cls(initial={"browser_kinds": chosen.browser_kinds.split()}, auto_id="browser-%s")
+        return cls(user, initial={"browser_kinds": chosen.browser_kinds.split()}, auto_id="browser-%s")
 
 
-class DeviceForm(forms.Form):
+class DeviceForm(_KindsForm):
     """The form for the kinds that are pushed to a device."""
 
-    kinds = _kind_choices()
+    kinds = _kinds_field()
 
     @classmethod
     def of(cls, device: PushDevice) -> DeviceForm:
         """Return the form with the present kinds of a device."""
-        return cls(initial={"kinds": device.kinds}, auto_id=f"device-{device.id}-%s")
+        return cls(device.user, initial={"kinds": device.kinds}, auto_id=f"device-{device.id}-%s")
 
 
 class NewDeviceForm(DeviceForm):
@@ -83,8 +87,8 @@ class NewDeviceForm(DeviceForm):
     auth = forms.CharField(max_length=100, widget=forms.HiddenInput)
     signed_with = forms.CharField(max_length=100, widget=forms.HiddenInput)
 
-    def __init__(self, data: Any = None):
-        super().__init__(data, auto_id="device-%s", initial={"kinds": ACTION_KINDS})
+    def __init__(self, user: User, data: Any = None):
+        super().__init__(user, data, auto_id="device-%s", initial={"kinds": ACTION_KINDS})
 
     def clean(self) -> dict[str, Any]:
         """Say what is missing if a browser has not said all of itself."""
@@ -113,17 +117,17 @@ class ReplacedSubscriptionForm(forms.Form):
         return Subscription(values["endpoint"], values["key"], values["auth"], values["signed_with"])
 
 
-class WebhookForm(forms.Form):
+class WebhookForm(_KindsForm):
     """The form for a new webhook."""
 
     url = forms.URLField(
         max_length=500, label="Address", assume_scheme="https", help_text="An https:// address on the public internet."
     )
     owner = forms.ChoiceField(label="Events")
-    kinds = _kind_choices()
+    kinds = _kinds_field()
 
     def __init__(self, user: User, data: Any = None):
-        super().__init__(data, auto_id="webhook-%s")
+        super().__init__(user, data, auto_id="webhook-%s")
         managed = managed_teams(user)
         if user.is_staff:
             managed = Group.objects.all()

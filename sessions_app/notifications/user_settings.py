@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Final
 
 from django.conf import settings
@@ -14,6 +14,7 @@ from django_q.tasks import async_task
 
 from sessions_app.accounts.authorization import managed_teams, may_manage
 from sessions_app.accounts.rate_limits import AttemptLimit
+from sessions_app.attention.rules.notices import AttentionKind
 from sessions_app.kernel.services.errors import Conflict, Invalid, NotFound, ReadOnly
 from sessions_app.notifications import webhooks
 from sessions_app.notifications.delivery import render_test_email, render_test_push
@@ -42,14 +43,30 @@ def get_settings(user: User) -> NotificationSettings:
     return found or NotificationSettings(user=user)
 
 
+def kinds_for(user: User) -> list[str]:
+    """Return the kinds of items that a user can be told of: those of the deployment are only for staff."""
+    return [kind for kind in NOTIFIED_KINDS if user.is_staff or kind != AttentionKind.SYSTEM]
+
+
+def _require_kinds(user: User, kinds: Collection[str]) -> None:
+    if set(kinds) - set(kinds_for(user)):
+        raise ReadOnly(f"Only staff are told of items of the kind “{AttentionKind.SYSTEM}”. Leave it out.")
+
+
 def change_settings(user: User, values: Mapping[str, Any]) -> NotificationSettings:
     """Change e-mail settings, which form and serializer have checked; omitted ones stay.
 
-    Raise Conflict without an address or a mail server.
+    Raise Conflict without an address or a mail server, ReadOnly for a kind that is only for staff.
     """
-    if values.get("email"):
+    changed = dict(values)
+    if "kinds" in changed:
+        _require_kinds(user, changed["kinds"])
+        # What is not offered is not unchosen: somebody who becomes staff later is told as everybody is at first.
+        hidden = set(get_settings(user).kinds) - set(kinds_for(user))
+        changed["kinds"] = [*changed["kinds"], *sorted(hidden)]
+    if changed.get("email"):
         _require_mail(user)
-    row, _ = NotificationSettings.objects.update_or_create(user_id=user.pk, defaults=dict(values))
+    row, _ = NotificationSettings.objects.update_or_create(user_id=user.pk, defaults=changed)
     return row
 
 
@@ -82,11 +99,15 @@ def find_webhook(user: User, webhook_id: uuid.UUID) -> Webhook:
     return found
 
 
-def create_webhook(user: User, url: str, kinds: Sequence[str] = NOTIFIED_KINDS, team: Group | None = None) -> Webhook:
+def create_webhook(user: User, url: str, kinds: Sequence[str] | None = None, team: Group | None = None) -> Webhook:
     """Create a webhook of the user, or of a team that the user manages. Its secret is shown only once.
 
-    Raises Invalid for an address that webhooks may not use, Conflict for too many, ReadOnly.
+    ``kinds``: None: all that the user can be told of. Raises Invalid for an address that webhooks may not use, Conflict
+    for too many, ReadOnly.
     """
+    if kinds is None:
+        kinds = kinds_for(user)
+    _require_kinds(user, kinds)
     if team is not None and not may_manage(user, team):
         raise ReadOnly("Only staff and the team’s admins can add webhooks to the team.")
     _validate_url(url)
@@ -104,6 +125,7 @@ def change_webhook(user: User, hook: Webhook, values: Mapping[str, Any]) -> Webh
 
     A team's webhook is called as long as the user who created it, or changed it last, manages the team.
     """
+    _require_kinds(user, values.get("kinds", ()))
     if "url" in values:
         _validate_url(values["url"])
     for name, value in values.items():

@@ -40,9 +40,9 @@ SETTINGS_PAGE: Final = "settings-notifications"
 def edit_notification_settings(request: UserHttpRequest) -> HttpResponse:
     """Show e-mail settings, and change them on POST."""
     if request.method == "POST":
-        form = EmailForm(request.POST)
+        form = EmailForm(request.user, request.POST)
     else:
-        form = EmailForm.of(user_settings.get_settings(request.user))
+        form = EmailForm.of(request.user, user_settings.get_settings(request.user))
     if request.method == "POST" and form.is_valid():
         try:
             user_settings.change_settings(request.user, form.cleaned_data)
@@ -58,9 +58,9 @@ def _render_notifications(request: UserHttpRequest, status: int = 200, **more: A
     user = request.user
     chosen = user_settings.get_settings(user)
     context = {
-        "form": EmailForm.of(chosen),
-        "browser_form": BrowserForm.of(chosen),
-        "device_form": NewDeviceForm(),
+        "form": EmailForm.of(user, chosen),
+        "browser_form": BrowserForm.of(user, chosen),
+        "device_form": NewDeviceForm(user),
         "devices": [DeviceRow(device) for device in push_devices.list_devices(user).select_related("user")],
         "webhook_form": WebhookForm(user),
         "webhooks": user_settings.list_webhooks(user),
@@ -77,7 +77,7 @@ def _render_notifications(request: UserHttpRequest, status: int = 200, **more: A
 @require_POST
 def change_browser_notifications(request: UserHttpRequest) -> HttpResponse:
     """Choose of which kinds of items the user's browsers show notifications."""
-    form = BrowserForm(request.POST, auto_id="browser-%s")
+    form = BrowserForm(request.user, request.POST, auto_id="browser-%s")
     if not form.is_valid():
         return _render_notifications(request, 422, browser_form=form)
     user_settings.change_browser_kinds(request.user, form.cleaned_data["browser_kinds"])
@@ -106,7 +106,7 @@ class DeviceRow:
 @require_POST
 def add_device_from_form(request: UserHttpRequest) -> HttpResponse:
     """Push notifications to the browser that sends this form."""
-    form = NewDeviceForm(request.POST)
+    form = NewDeviceForm(request.user, request.POST)
     if form.is_valid():
         name = push_devices.device_name(request.headers.get("User-Agent", ""))
         sign_in = request.session.session_key or ""
@@ -165,7 +165,7 @@ def change_or_test_device(request: UserHttpRequest, device_id: uuid.UUID, what: 
         case "test":
             _run_test(request, lambda: user_settings.send_test_push(request.user, device))
         case "kinds":
-            form = DeviceForm(request.POST)
+            form = DeviceForm(request.user, request.POST)
             if form.is_valid():
                 device.kinds = form.cleaned_data["kinds"]
                 device.save(update_fields=["kinds"])
