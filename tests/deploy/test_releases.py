@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -105,6 +106,8 @@ def test_units_are_restarted_with_the_release_that_the_link_leads_to(site: Site)
     assert done.returncode == 0, done.stderr
     assert site.restarted == ["web two", "worker two"]
     assert (site.version, (running / "version").read_text()) == ("two", "one")
+    # People read which hosts report before anything is changed.
+    assert re.search(r"^roll-out: \d+ hosts?$.*is switched to", done.stdout, re.MULTILINE | re.DOTALL)
 
 
 def test_release_that_fails_is_switched_back(site: Site) -> None:
