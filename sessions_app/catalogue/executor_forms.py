@@ -11,6 +11,7 @@ from django import forms
 
 from executors_app.form_fields import PairsField
 from executors_app.models import Executor
+from executors_app.orm import JSONFormField
 from executors_app.wire.executions import LOCAL
 from sessions_app.models import Host
 from sessions_app.placement.services.executor_hosts import depends_on_host, hosts_to_choose
@@ -29,8 +30,12 @@ class Setting:
     label: str
     help: str
     kind: str = "text"
-    """``text``, ``whole``, ``number``, ``pairs`` or ``object`` (JSON)."""
+    """``text``, ``whole``, ``number``, ``pairs``, ``choice`` or ``object`` (JSON)."""
     required: bool = False
+    choices: Sequence[str] = ()
+    """Of a ``choice``: its values, beside the empty one."""
+    default: str = ""
+    """Of a ``choice``: what its empty value is called."""
 
 
 _IMAGE: Final = Setting("image", "Image", "Empty: the image of this installation (KANDEV_AGENTCTL_IMAGE).")
@@ -94,7 +99,14 @@ SETTINGS: Final[Mapping[str, Sequence[Setting]]] = {
         Setting(
             "image", "Image", "As the nodes pull it. Empty: the image of this installation (KANDEV_AGENTCTL_IMAGE)."
         ),
-        Setting("image_pull_policy", "When to pull", "Always, IfNotPresent or Never. Empty: as the cluster decides."),
+        Setting(
+            "image_pull_policy",
+            "When to pull",
+            "Whether a node that has the image looks for a newer one.",
+            "choice",
+            choices=("Always", "IfNotPresent", "Never"),
+            default="As the cluster decides",
+        ),
         Setting("pull_secrets", "Pull secrets", "Names of Secrets for the image’s registry, separated by commas."),
         Setting(
             "memory_mb",
@@ -106,7 +118,14 @@ SETTINGS: Final[Mapping[str, Sequence[Setting]]] = {
         Setting("cpus", "Cores at most", "Empty or 0: all of the node.", "number"),
         Setting("storage_gb", "Volume in GiB", "Of each session; it outlives its Pods. Empty: 10.", "whole"),
         Setting("storage_class", "Storage class", "Empty: the cluster’s default."),
-        Setting("access_mode", "Access mode", "ReadWriteOncePod where the storage has it. Empty: ReadWriteOnce."),
+        Setting(
+            "access_mode",
+            "Access mode",
+            "Choose ReadWriteOncePod where the storage has it: no second Pod can then use a volume.",
+            "choice",
+            choices=("ReadWriteOncePod", "ReadWriteMany"),
+            default="ReadWriteOnce",
+        ),
         Setting(
             "service_account", "Service account", "Empty: the namespace’s default. Its token never reaches agents."
         ),
@@ -134,6 +153,16 @@ RUNTIME_HELP: Final[Mapping[str, str]] = {
     "remote_docker": "Each session has a container on a Docker engine elsewhere, over TLS or ssh.",
     "sprites": "Each session has a small machine at Fly.io that sleeps when it is idle. Needs KANDEV_SPRITES_TOKEN.",
 }
+
+
+class ObjectField(JSONFormField):
+    """A JSON object in a text area, which is empty as long as there is none."""
+
+    def prepare_value(self, value: Any) -> Any:
+        """Return the text to show."""
+        if value is None:
+            return ""
+        return super().prepare_value(value)
 
 
 class ExecutorForm(forms.Form):
@@ -179,7 +208,7 @@ class ExecutorForm(forms.Form):
         for setting in self._settings or ():
             self.fields[f"config-{setting.name}"] = setting_field(setting)
         if self._settings is None:
-            self.fields[_OTHER] = forms.JSONField(
+            self.fields[_OTHER] = ObjectField(
                 required=False, label="Settings", help_text="A JSON object.", widget=forms.Textarea(attrs={"rows": 4})
             )
 
@@ -235,6 +264,8 @@ def setting_field(setting: Setting) -> forms.Field:
         return forms.FloatField(min_value=0, max_value=2**31 - 1, **options)
     if setting.kind == "pairs":
         return PairsField(max_length=PAIRS_LIMIT, widget=forms.Textarea(attrs={"rows": 3}), **options)
+    if setting.kind == "choice":
+        return forms.ChoiceField(choices=[("", setting.default), *((one, one) for one in setting.choices)], **options)
     if setting.kind == "object":
-        return forms.JSONField(widget=forms.Textarea(attrs={"rows": 3}), **options)
+        return ObjectField(widget=forms.Textarea(attrs={"rows": 3}), **options)
     return forms.CharField(max_length=TEXT_LIMIT, **options)

@@ -60,6 +60,20 @@ def test_new_executor_has_its_settings_and_is_not_the_default(staff: Client, wor
     assert "Make default" in page.text
 
 
+def test_settings_without_a_value_are_empty_and_those_with_few_values_are_chosen(staff: Client, world: World) -> None:
+    form = staff.get(f"{LIST}new/kubernetes/").context["form"]
+    assert [name for name in form.fields if form[name].value() not in (None, "")] == []
+    body = {"name": "Pods", "config-access_mode": "ReadWriteOncePod", "config-image_pull_policy": "", "config-pod": ""}
+    staff.post(f"{LIST}new/kubernetes/", body)
+    made = Executor.objects.get(name="Pods")
+    assert made.config == {"access_mode": "ReadWriteOncePod"}
+    page = staff.post(address(made), entered(staff, made, **{"config-access_mode": "ReadOnly"}))
+    assert (page.status_code, "is not one of the available choices" in page.text) == (422, True)
+    staff.post(address(made), entered(staff, made, **{"config-access_mode": ""}))
+    made.refresh_from_db()
+    assert made.config == {}
+
+
 def test_settings_that_the_runtime_refuses_are_explained(staff: Client, world: World) -> None:
     body = {"name": "There", "config-url": "http://build1.example", "config-token_file": "build1.token"}
     page = staff.post(f"{LIST}new/remote/", body)
