@@ -141,7 +141,8 @@ def test_email_notifications_require_mail_server_and_address(ada: Client, world:
     world.ada.save()
     assert ada.post(PAGE, chosen).status_code == 302
     row = NotificationSettings.objects.get(user=world.ada)
-    assert (row.email, row.kinds, row.every) == (True, ["gave_up"], 60)
+    # That of the deployment is not offered to her, so it stays as it is.
+    assert (row.email, row.kinds, row.every) == (True, ["gave_up", "system"], 60)
     assert ada.post(PAGE + "test/").status_code == 302
     assert Delivery.objects.get().is_test
 
