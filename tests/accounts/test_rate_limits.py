@@ -62,6 +62,7 @@ def test_count_ends_with_its_window(db: None) -> None:
     assert (limit.admits("a"), limit.admits("a")) == (True, False)
 
 
+@pytest.mark.any_database
 def test_three_hundred_other_addresses_do_not_evict_a_count(db: None) -> None:
     for _ in range(MAX_PER_ADDRESS):
         guess(f"name{_}", ADDRESS)
@@ -71,6 +72,7 @@ def test_three_hundred_other_addresses_do_not_evict_a_count(db: None) -> None:
     assert not guess("ada", ADDRESS)
 
 
+@pytest.mark.any_database
 class TestWrongPasswordsFrom300Addresses:
     @pytest.fixture(autouse=True)
     def attacked(self, world: World) -> None:

@@ -21,7 +21,7 @@ from sessions_app.suspensions.rules.suspension import FIRST_PAUSE, wake_time
 from tests.supervisor.rows import change, execution_of
 from tests.suspensions.test_services import suspended_session
 
-pytestmark = pytest.mark.django_db(transaction=True)
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.any_database]
 SESSIONS = 1000
 DEATHS = 0.05
 """Probability that the process dies at each of its crash points."""
@@ -30,9 +30,6 @@ DEATHS = 0.05
 @pytest.fixture(autouse=True)
 def without_syncs() -> Iterator[None]:
     """Do not wait for the disk after each of thousands of transactions: the test kills no machine."""
-    if connection.vendor != "sqlite":
-        yield
-        return
     with connection.cursor() as cursor:
         cursor.execute("PRAGMA synchronous=OFF")
         yield
