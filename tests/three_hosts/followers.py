@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import selectors
 import threading
 from collections.abc import Sequence
 from contextlib import suppress
@@ -34,7 +35,8 @@ class Followers:
     def __init__(self, site: Site, sessions: Sequence[Session]):
         self._site = site
         self.all = [Follower(session) for session in sessions]
-        self._loop = asyncio.new_event_loop()
+        self._selector = selectors.DefaultSelector()
+        self._loop = asyncio.SelectorEventLoop(self._selector)
         self._thread = threading.Thread(target=self._run, name="followers")
         self._task: asyncio.Task[None] | None = None
 
@@ -59,9 +61,17 @@ class Followers:
             self._task = asyncio.ensure_future(self._follow_each())
             with suppress(asyncio.CancelledError):
                 await self._task
+            await self._close_connections()
 
         self._loop.run_until_complete(follow_all())
         self._loop.close()
+
+    async def _close_connections(self) -> None:
+        """Wait until TLS has closed what the sockets have left: only the loop's own pipe stays."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(30):
+                while len(self._selector.get_map()) > 1:  # noqa: ASYNC110 - TLS has no event for it
+                    await asyncio.sleep(0.05)
 
     async def _follow_each(self) -> None:
         await asyncio.gather(*map(self._follow, self.all))
