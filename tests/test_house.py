@@ -21,6 +21,7 @@ ENVIRONMENT_READERS = {
     "kandev/environment.py",
     "kandev/healthcheck.py",  # a separate program that runs every ten seconds, too often to load Django's settings
     "executors_app/machine/process/spawning.py",
+    "executors_app/agentctl_client/cluster_access.py",  # where a cluster puts the address of its API for Pods
     "executors_app/demo_agent/agent.py",  # an agent: a separate program that imports nothing from the project
 }
 SETTINGS_MODULE_SETTERS = {"manage.py", "kandev/asgi.py"}

@@ -288,16 +288,20 @@ async def unschedulable(api: Transcript, cluster: Cluster) -> None:
 
 async def claims_and_secrets(api: Transcript, cluster: Cluster) -> None:
     """A claim in use stays until its Pod is gone; a Secret goes at once."""
+    mount = "/work"
     wanted = pod(
         "with-volumes",
         [
             "sh",
             "-c",
-            "cat /secret/word; echo; echo kept >/work/file; trap 'exit 0' TERM; echo up; while :; do sleep 0.1; done",
+            (
+                f"cat /secret/word; echo; echo kept >{mount}/file; trap 'exit 0' TERM; echo up; "
+                "while :; do sleep 0.1; done"
+            ),
         ],
         container={
             "volumeMounts": [
-                {"name": "work", "mountPath": "/work", "subPath": "workspace"},
+                {"name": "work", "mountPath": mount, "subPath": "workspace"},
                 {"name": "secret", "mountPath": "/secret"},
             ]
         },

@@ -9,10 +9,11 @@ from typing import Any
 from executors_app.runtimes.kubernetes.names import pod_name
 from tests.drills.deployment import Deployment, Session
 from tests.kubernetes.standin.cluster import StandIn
+from tests.kubernetes.standin.container import ENVIRONMENT
 from tests.kubernetes.standin.harness import KubernetesHarness
 from tests.waiting import eventually
 
-AGENT_HOME = "/home/agent/demo"
+AGENT_HOME = f"{ENVIRONMENT['HOME']}/demo"
 
 
 class KubernetesDeployment(Deployment):
