@@ -50,7 +50,7 @@ def kinds_for(user: User) -> list[str]:
 
 def _require_kinds(user: User, kinds: Collection[str]) -> None:
     if set(kinds) - set(kinds_for(user)):
-        raise ReadOnly(f"Only staff are told of items of the kind “{AttentionKind.SYSTEM}”. Leave it out.")
+        raise ReadOnly(f"Only staff can be notified of items of the kind “{AttentionKind.SYSTEM}”. Leave it out.")
 
 
 def change_settings(user: User, values: Mapping[str, Any]) -> NotificationSettings:

@@ -106,8 +106,8 @@ FILES: Final[Mapping[str, str]] = {
             "what a session adds to the team's repository": ("repositories/published_packs",),
             "git-lfs files": ("repositories/object_store",),
             SENT: (
-                *("agentctl/volume", "runtimes/containers/archives", "runtimes/kubernetes/reading"),
-                *("runtimes/sprites/program", "runtimes/sprites/state_files"),
+                *("agentctl/volume", "runtimes/containers/archives", "runtimes/fetched_state"),
+                "runtimes/sprites/program",
             ),
             PROCESSES: (
                 *("agentctl/process/process_tree", "machine/process/execution_processes", "machine/process/identity"),

@@ -6,8 +6,6 @@ It has the volume read-only, but also the name: the fence of the volume is never
 from __future__ import annotations
 
 import asyncio
-import io
-import re
 import tarfile
 import tempfile
 import time
@@ -18,13 +16,14 @@ from typing import IO, Any, Final
 
 from executors_app.agentctl_client.client import HttpClient
 from executors_app.machine.git.workspace_root import MAX_BUNDLE_BYTES, parse_refs
+from executors_app.runtimes.fetched_state import unpack_state
 from executors_app.runtimes.kubernetes import manifests, names, volumes, words
 from executors_app.runtimes.kubernetes.cluster import PODS, SECRETS, Cluster, open_cluster
 from executors_app.runtimes.kubernetes.config import KubernetesConfig
 from executors_app.runtimes.kubernetes.pod_state import Pod
 from executors_app.runtimes.kubernetes.reach import pod_url
 from executors_app.runtimes.kubernetes.words import ConflictError
-from executors_app.wire import journal_files, launch_tokens
+from executors_app.wire import launch_tokens
 from executors_app.wire.errors import AgentctlUnreachable, LaunchFailed, RuntimeUnavailable
 from executors_app.wire.executions import ExecutionFacts
 
@@ -35,10 +34,6 @@ _OTHERS_PATIENCE: Final = 60.0
 _POLL: Final = 0.2
 _TRANSFER_TIMEOUT: Final = 600.0
 _STATE_LIMIT: Final = 1 << 30
-_MOST_FILES: Final = 10_000
-_FILES: Final = re.compile(
-    rf"token\.json|journal/(?:{journal_files.ASIDE}/[0-9A-Za-z_-]{{1,64}}/)?(?:{journal_files.META_FILE}|\d{{20}}\.jsonl)"
-)
 
 
 async def fetch_state(config: KubernetesConfig, execution: ExecutionFacts, into: Path) -> bool:
@@ -54,7 +49,7 @@ async def fetch_state(config: KubernetesConfig, execution: ExecutionFacts, into:
                 await client.download("/state", {}, packed, limit=_STATE_LIMIT, timeout=_TRANSFER_TIMEOUT)
             packed.seek(0)
             try:
-                await asyncio.to_thread(_unpack, packed, into)
+                await asyncio.to_thread(unpack_state, packed, into)
             except (tarfile.TarError, ValueError, OSError) as error:
                 raise LaunchFailed(f"agentctl's files on the volume cannot be read: {error}") from error
     return True
@@ -156,21 +151,3 @@ async def _ready(cluster: Cluster, config: KubernetesConfig, pod: Pod, token: st
                 pass
         await asyncio.sleep(_POLL)
     raise RuntimeUnavailable("The Pod that reads the volume of this session did not start in time.")
-
-
-def _unpack(packed: IO[bytes], into: Path) -> None:
-    """Write only plain files with names that agentctl uses; the first of each name counts."""
-    with tarfile.open(fileobj=packed, mode="r:") as archive:
-        for number, entry in enumerate(archive):
-            if number == _MOST_FILES:
-                raise ValueError(f"it contains more than {_MOST_FILES} files")
-            # A sparse file could claim a size far beyond the bytes that were sent.
-            if not entry.isreg() or entry.issparse() or not _FILES.fullmatch(entry.name):
-                continue
-            source, target = archive.extractfile(entry), into / entry.name
-            if source is None or target.exists():
-                continue
-            target.parent.mkdir(parents=True, exist_ok=True)
-            with target.open("wb") as file:
-                while part := source.read(io.DEFAULT_BUFFER_SIZE):
-                    file.write(part)

@@ -10,19 +10,16 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import tempfile
 from collections import defaultdict
-from collections.abc import AsyncIterator, Callable, Collection, Hashable, Mapping, Sequence
+from collections.abc import AsyncIterator, Collection, Hashable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from functools import partial
-from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 from weakref import WeakValueDictionary
 
 from executors_app.agentctl_client.client import AgentctlClient
-from executors_app.machine.storage import ExecutionStorage
 from executors_app.repositories import workspace_store
-from executors_app.runtimes import run_blocking
+from executors_app.runtimes.fetched_state import read_fetched_state
 from executors_app.runtimes.kubernetes import exit_events, lifecycle, manifests, reading, words
 from executors_app.runtimes.kubernetes.cluster import RIGHTS, TUNNEL_RIGHTS, open_cluster
 from executors_app.runtimes.kubernetes.config import KubernetesConfig, read_kubernetes_config
@@ -40,8 +37,6 @@ from executors_app.wire.errors import (
 from executors_app.wire.executions import NODE, ExecutionFacts, ExitEvent, Launched, LaunchSpec, Observation, Orphan
 
 log = logging.getLogger(__name__)
-
-T = TypeVar("T")
 
 
 class Kubernetes:
@@ -137,11 +132,14 @@ class Kubernetes:
 
     def resume_token(self, execution: ExecutionFacts) -> str | None:
         """Read it from agentctl's files on the volume, through a short-lived Pod; blocks."""
-        return self._left(execution, lambda disk: disk.resume_token(execution.id))
+        fetch = partial(reading.fetch_state, _config(execution.config), execution)
+        return read_fetched_state(execution, fetch, lambda disk: disk.resume_token(execution.id))
 
     def unread_journal(self, execution: ExecutionFacts, after: int, epoch: str) -> Sequence[Mapping[str, Any]]:
         """Read it from agentctl's files on the volume, through a short-lived Pod; blocks."""
-        return self._left(execution, lambda disk: disk.unread_journal(execution.id, after, epoch)) or []
+        fetch = partial(reading.fetch_state, _config(execution.config), execution)
+        found = read_fetched_state(execution, fetch, lambda disk: disk.unread_journal(execution.id, after, epoch))
+        return found or []
 
     async def push_work(self, execution: ExecutionFacts) -> bool:
         """Ask the running agentctl; if none answers, read the volume through a short-lived Pod."""
@@ -179,16 +177,6 @@ class Kubernetes:
             async with open_cluster(place.cluster, place.name) as cluster:
                 removed.append(await lifecycle.remove_orphan(cluster, orphan))
         return bool(removed) and all(removed)
-
-    def _left(self, execution: ExecutionFacts, read: Callable[[ExecutionStorage], T]) -> T | None:
-        """Fetch agentctl's state and read it as if it were on this disk."""
-        config = _config(execution.config)
-        with tempfile.TemporaryDirectory(prefix="kandev-left-") as directory:
-            disk = ExecutionStorage(Path(directory))
-            into = disk.state_directory_of(execution.id).path
-            if run_blocking(reading.fetch_state(config, execution, into)):
-                return read(disk)
-            return None
 
 
 RUNTIME: Final = Kubernetes()

@@ -9,16 +9,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import tempfile
-from collections.abc import Callable, Collection, Mapping, Sequence
-from pathlib import Path
-from typing import Any, Final, TypeVar
+from collections.abc import Collection, Mapping, Sequence
+from functools import partial
+from typing import Any, Final
 from weakref import WeakValueDictionary
 
 from executors_app.agentctl_client.client import AgentctlClient
-from executors_app.machine.storage import ExecutionStorage
 from executors_app.repositories import workspace_store
-from executors_app.runtimes import run_blocking
+from executors_app.runtimes.fetched_state import read_fetched_state
 from executors_app.runtimes.sprites import launch, organisation
 from executors_app.runtimes.sprites.config import SpritesConfig, read_sprites_config
 from executors_app.runtimes.sprites.layout import SpriteLayout
@@ -36,8 +34,6 @@ from executors_app.wire.errors import (
 from executors_app.wire.executions import ExecutionFacts, Launched, LaunchSpec, Observation, Orphan
 
 log = logging.getLogger(__name__)
-
-T = TypeVar("T")
 
 _GRACE: Final = 10.0
 
@@ -118,11 +114,14 @@ class Sprites:
 
     def resume_token(self, execution: ExecutionFacts) -> str | None:
         """Read it from agentctl's files in the sprite, which this wakes; blocks."""
-        return self._left(execution, lambda disk: disk.resume_token(execution.id))
+        fetch = partial(fetch_state, execution.id)
+        return read_fetched_state(execution, fetch, lambda disk: disk.resume_token(execution.id))
 
     def unread_journal(self, execution: ExecutionFacts, after: int, epoch: str) -> Sequence[Mapping[str, Any]]:
         """Read it from agentctl's files in the sprite, which this wakes; blocks."""
-        return self._left(execution, lambda disk: disk.unread_journal(execution.id, after, epoch)) or []
+        fetch = partial(fetch_state, execution.id)
+        found = read_fetched_state(execution, fetch, lambda disk: disk.unread_journal(execution.id, after, epoch))
+        return found or []
 
     async def push_work(self, execution: ExecutionFacts) -> bool:
         """Ask the running agentctl; if none answers, wake the sprite and read the workspace."""
@@ -160,15 +159,6 @@ class Sprites:
                 return False
             await api.destroy(orphan.id)
             return True
-
-    def _left(self, execution: ExecutionFacts, read: Callable[[ExecutionStorage], T]) -> T | None:
-        """Fetch agentctl's state and read it as if it were on this disk."""
-        with tempfile.TemporaryDirectory(prefix="kandev-left-") as directory:
-            disk = ExecutionStorage(Path(directory))
-            into = disk.state_directory_of(execution.id).path
-            if run_blocking(fetch_state(execution.id, into)):
-                return read(disk)
-            return None
 
 
 RUNTIME: Final = Sprites()

@@ -19,7 +19,7 @@ class Command(VisibleCommand):
 
     help = (
         "Record that a backup of the database is complete. deploy/back-up does so itself; call it after backups that "
-        "are taken in another way. Its age is a metric, and staff are told in their inbox when it is too old."
+        "are taken in another way. Its age is a metric, and staff see in their inbox when it is too old."
     )
     requires_system_checks: list[str] = []
 

@@ -158,6 +158,7 @@ async def test_expired_watch_misses_no_end(harness: KubernetesHarness, spec: Lau
         harness.cluster.forget_changes()
         await asyncio.to_thread(harness.kill, spec)
         await eventually_async(lambda: spec.session_id in seen, describe="the end is reported")
+        assert harness.cluster.server.calls.count("watch pods") > 1, "the expired watch was begun again"
     finally:
         listening.cancel()
         await asyncio.gather(listening, return_exceptions=True)

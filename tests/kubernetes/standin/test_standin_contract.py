@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from tests.kubernetes.standin.pod_contract import PodContract
+from tests.executors.contract import RuntimeContract
 
 pytestmark = pytest.mark.any_database
 
 
-class TestStandIn(PodContract):
-    """The contract on ``kubernetes``."""
+class TestStandIn(RuntimeContract):
+    """The contract on ``kubernetes``; only a Pod can look at a volume, so no observation does."""
+
+    observes_workspaces = False
