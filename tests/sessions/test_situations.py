@@ -512,6 +512,7 @@ def test_inbox_uses_the_labels_of_the_table() -> None:
     beside = {AttentionKind.WORKFLOW, AttentionKind.RECEIPT, AttentionKind.UNPROVEN, AttentionKind.IDLE}
     beside.add(AttentionKind.OUTPUT_LIMIT)  # the agent works on, so the page shows a notice beside its situation
     beside.add(AttentionKind.FINISH)  # about the branch, whatever the agent does
+    beside.add(AttentionKind.SYSTEM)  # about the installation, and no session's
     assert set(ATTENTION_KIND_LABELS) == set(AttentionKind)
     shared = {label for kind, label in ATTENTION_KIND_LABELS.items() if kind not in beside}
     assert shared <= set(LABELS.values())
