@@ -63,7 +63,10 @@ def pod_object(
         status["containerStatuses"] = [about | ({"containerID": container} if container else {})]
     if prepare is not None:
         status["initContainerStatuses"] = [{"name": names.PREPARE, "state": prepare, "lastState": last_prepare or {}}]
-    spec = {"nodeName": node} if node else {}
+    secret = {"secretName": names.secret_name(metadata["labels"], "")}
+    spec: dict[str, Any] = {"volumes": [{"name": "token", "secret": secret}]}
+    if node:
+        spec["nodeName"] = node
     return Pod({"metadata": metadata, "spec": spec, "status": status})
 
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
+from types import MappingProxyType
 from typing import Any
 
 import pytest
@@ -32,9 +33,9 @@ class QuietCluster(MemoryCluster):
             raise words.ClusterUnavailable("down")
         return await super().find(kind, name)
 
-    async def list_all(self, kind: str) -> tuple[list[Any], str]:
+    async def list_all(self, kind: str, labels: Mapping[str, str] = MappingProxyType({})) -> tuple[list[Any], str]:
         self.lists += 1
-        return [entry for (one, _), entry in self.objects.items() if one == kind], "1"
+        return await super().list_all(kind, labels)
 
     async def watch(self, kind: str, version: str, seconds: int) -> AsyncIterator[tuple[str, Any]]:
         changes: list[tuple[str, Any]] = []

@@ -9,7 +9,8 @@ import pytest
 
 from executors_app.runtimes.kubernetes import manifests, names
 from executors_app.runtimes.kubernetes.config import KubernetesConfig, read_kubernetes_config
-from executors_app.wire.launch_tokens import mint_launch_token
+from executors_app.runtimes.kubernetes.pod_state import Pod
+from executors_app.wire.launch_tokens import launch_nonce, mint_launch_token
 from tests.kubernetes.objects import EXECUTION, SECRET, SESSION, as_id, execution_facts, launch_spec
 
 TOKEN = mint_launch_token(SECRET)
@@ -114,7 +115,8 @@ def test_pod_that_reads_has_a_secret_of_its_own_which_its_user_can_read() -> Non
         pod = objects(CONFIGS[0])[kind]
         (source,) = [one["secret"] for one in pod["spec"]["volumes"] if one["name"] == "token"]
         secrets[kind] = source["secretName"]
-        assert source["secretName"] == names.secret_of(pod["metadata"]["labels"])
+        assert source["secretName"] == names.secret_name(pod["metadata"]["labels"], launch_nonce(TOKEN))
+        assert Pod(pod).secret == source["secretName"]
         is_root = all(one["securityContext"]["runAsUser"] == 0 for one in pod["spec"]["containers"])
         assert source["defaultMode"] == (0o400 if is_root else 0o444)
     assert secrets["pod"] != secrets["state reader"]

@@ -20,8 +20,10 @@ OTHER = pod_object(ENDED, ENDED, uid="uid-1")
 def reader(state: dict[str, Any]) -> Pod:
     """Return a Pod that reads the session's volume."""
     pod = pod_object(state, uid="uid-2")
-    metadata = {**pod.entry["metadata"], "labels": names.helper_labels(EXECUTION, SESSION), "finalizers": []}
-    return Pod({**pod.entry, "metadata": metadata})
+    labels = names.helper_labels(EXECUTION, SESSION)
+    metadata = {**pod.entry["metadata"], "labels": labels, "finalizers": []}
+    volumes = [{"name": "token", "secret": {"secretName": names.secret_name(labels, "")}}]
+    return Pod({**pod.entry, "metadata": metadata, "spec": {**pod.entry["spec"], "volumes": volumes}})
 
 
 async def test_pod_that_has_read_and_was_left_by_a_killed_process_blocks_nobody() -> None:
@@ -49,11 +51,7 @@ class RefusingCluster(MemoryCluster):
     async def create(self, kind: str, body: Any) -> Any:
         if kind == PODS:
             raise words.ClusterQuotaExceeded("The quota is used up.")
-        self.objects[kind, body["metadata"]["name"]] = body
-        return body
-
-    def secrets(self) -> list[str]:
-        return [name for kind, name in self.objects if kind == SECRETS]
+        return await super().create(kind, body)
 
 
 async def test_no_token_is_left_for_a_pod_that_was_refused() -> None:
@@ -74,7 +72,7 @@ async def test_reading_never_touches_the_secret_of_a_pod_that_starts() -> None:
     with pytest.raises(words.ClusterQuotaExceeded):
         async with reading._reader(cluster, KubernetesConfig(), execution_facts(), state=True):
             pass
-    assert cluster.secrets() == [names.secret_name(EXECUTION)]
+    assert cluster.secrets() == [names.secret_name(labels, "")]
 
 
 class UnconfirmingCluster(MemoryCluster):

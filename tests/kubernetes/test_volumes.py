@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any
 
 import pytest
@@ -15,7 +17,7 @@ from executors_app.runtimes.kubernetes.pod_state import Pod
 from executors_app.runtimes.kubernetes.volumes import Volume
 from executors_app.runtimes.kubernetes.words import ConflictError
 from executors_app.wire.executions import Observed
-from tests.kubernetes.objects import EXECUTION, SESSION, as_id, execution_facts, pod_object
+from tests.kubernetes.objects import SESSION, as_id, execution_facts, pod_object
 
 ENDED: dict[str, Any] = {"terminated": {"exitCode": 0}}
 RUNNING: dict[str, Any] = {"running": {}}
@@ -33,6 +35,23 @@ class MemoryCluster:
         self.log: list[str] = []
         self.fails_after, self.out_of_service = fails_after, False
         self.uid = "namespace-1"
+
+    async def create(self, kind: str, body: Any) -> Any:
+        self._change(f"create {kind}")
+        about = body["metadata"]
+        if (kind, about["name"]) in self.objects:
+            raise ConflictError("taken")
+        made = {**body, "metadata": {**about, "uid": f"made {len(self.log)}", "resourceVersion": "1"}}
+        self.objects[kind, about["name"]] = made
+        return copy.deepcopy(made)
+
+    async def list_all(self, kind: str, labels: Mapping[str, str] = MappingProxyType({})) -> tuple[list[Any], str]:
+        found = [entry for (one, _), entry in self.objects.items() if one == kind]
+        return [entry for entry in found if labels.items() <= names.labels_of(entry).items()], "1"
+
+    def secrets(self) -> list[str]:
+        """Return the names of all Secrets."""
+        return sorted(name for kind, name in self.objects if kind == SECRETS)
 
     async def find(self, kind: str, name: str) -> Any:
         return copy.deepcopy(self.objects.get((kind, name)))
@@ -187,10 +206,3 @@ async def test_cluster_that_has_nothing_of_an_execution_proves_its_end_only_wher
     known = Listing(claims={}, namespace_uid=uid)
     seen = await judge(cluster, KubernetesConfig(), facts, known, 1.0)
     assert (seen.observed is Observed.DEAD) is has_ended
-
-
-async def test_token_that_a_killed_launch_has_left_goes_with_the_end_of_its_session() -> None:
-    cluster: Any = MemoryCluster()
-    cluster.objects[SECRETS, names.secret_name(EXECUTION)] = {"metadata": {}}
-    assert await lifecycle.end_pod(cluster, execution_facts())
-    assert (SECRETS, names.secret_name(EXECUTION)) not in cluster.objects

@@ -54,10 +54,15 @@ class Cluster:
         except NotFoundError:
             return None
 
-    async def list_all(self, kind: str) -> tuple[list[dict[str, Any]], str]:
-        """Return this deployment's objects of a kind, and the version from which a watch continues."""
+    async def list_all(
+        self, kind: str, labels: Mapping[str, str] = MappingProxyType({})
+    ) -> tuple[list[dict[str, Any]], str]:
+        """Return this deployment's objects of a kind, and the version from which a watch continues.
+
+        ``labels``: only those that have them, too.
+        """
         found: list[dict[str, Any]] = []
-        params = {"labelSelector": names.selector(), "limit": str(_PAGE)}
+        params = {"labelSelector": names.selector(labels), "limit": str(_PAGE)}
         while True:
             page = await self._ask("GET", self._path(kind), f"list {kind}", params)
             found += page.get("items") or []

@@ -18,7 +18,7 @@ from executors_app.agentctl_client.client import HttpClient
 from executors_app.machine.git import workspace_root
 from executors_app.repositories import workspace_store
 from executors_app.runtimes.kubernetes import manifests, names, volumes, words
-from executors_app.runtimes.kubernetes.cluster import CLAIMS, PODS, SECRETS, Cluster
+from executors_app.runtimes.kubernetes.cluster import CLAIMS, PODS, Cluster
 from executors_app.runtimes.kubernetes.config import KubernetesConfig
 from executors_app.runtimes.kubernetes.pod_state import EVICTED, OUT_OF_MEMORY, Pod, is_owned
 from executors_app.runtimes.kubernetes.reach import pod_token, pod_url, status_client
@@ -149,20 +149,17 @@ async def _ensure_volume(cluster: Cluster, config: KubernetesConfig, spec: Launc
 
 
 async def _create(cluster: Cluster, config: KubernetesConfig, spec: LaunchSpec) -> Pod:
+    """Make the Secret and the Pod of one launch. Of two at once, one gets the name of the Pod; it keeps its Secret."""
     token = launch_tokens.mint_launch_token(spec.auth_token)
     labels = names.execution_labels(spec.execution_id, spec.session_id, spec.task_id)
-    # No Pod has the name, so nothing uses the Secret of an earlier launch.
-    await cluster.delete(SECRETS, names.secret_name(spec.execution_id))
-    await cluster.create(SECRETS, manifests.token_secret(labels, token))
     try:
-        return Pod(await cluster.create(PODS, manifests.session_pod(config, spec, token)))
+        return await volumes.create_pod(
+            cluster, manifests.token_secret(labels, token), manifests.session_pod(config, spec, token)
+        )
     except words.ConflictError as error:
         raise words.PodStillEnding(
             "Another Pod of this session has just appeared. It is tried again.", for_staff=error.message_for_staff
         ) from error
-    except words.REFUSALS:
-        await cluster.delete(SECRETS, names.secret_name(spec.execution_id))  # no Pod will use it
-        raise
 
 
 async def _wait_for_seed_time(cluster: Cluster, config: KubernetesConfig, spec: LaunchSpec, pod: Pod) -> Pod:

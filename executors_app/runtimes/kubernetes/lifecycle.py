@@ -25,8 +25,17 @@ _SEPARATOR: Final = "/"
 async def end_pod(cluster: Cluster, execution: ExecutionFacts) -> bool:
     """Delete an execution's Pod and wait for its end; False if it is not that execution's, or did not end in time.
 
-    The volume is kept, with the record of the end.
+    The volume is kept, with the record of the end. Tokens that killed launches have left go.
     """
+    has_ended = await _end_own_pod(cluster, execution)
+    if has_ended:
+        left, _ = await cluster.list_all(SECRETS, {names.EXECUTION_LABEL: execution.id})
+        for secret in left:
+            await cluster.delete(SECRETS, secret["metadata"]["name"], secret["metadata"]["uid"])
+    return has_ended
+
+
+async def _end_own_pod(cluster: Cluster, execution: ExecutionFacts) -> bool:
     deadline = time.monotonic() + END_TIMEOUT
     name = names.pod_name(execution.worktree_owner)
     while True:
@@ -46,15 +55,13 @@ async def end_pod(cluster: Cluster, execution: ExecutionFacts) -> bool:
 
 
 async def _end_absent(cluster: Cluster, execution: ExecutionFacts) -> bool:
-    """Return whether an execution that has no Pod has ended for certain; what is left of its launch goes then."""
+    """Return whether an execution that has no Pod has ended for certain."""
     volume = await volumes.find_volume(cluster, execution.worktree_owner)
     if volume is not None:
         has_ended = bool(volume.last_end)
     else:
         has_ended = not is_elsewhere(execution, await cluster.namespace_uid())
-    if has_ended:
-        await cluster.delete(SECRETS, names.secret_name(execution.id))
-    else:
+    if not has_ended:
         log.warning("session %s: nobody has seen the end of its Pod, or another cluster has it", execution.session_id)
     return has_ended
 

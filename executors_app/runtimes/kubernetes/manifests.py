@@ -75,9 +75,9 @@ def token_secret(labels: Mapping[str, str], token: str) -> dict[str, Any]:
     return {
         "apiVersion": "v1",
         "kind": "Secret",
-        "metadata": {"name": names.secret_of(labels), "labels": dict(labels)},
+        "metadata": {"name": names.secret_name(labels, launch_nonce(token)), "labels": dict(labels)},
         "type": "Opaque",
-        "data": {"token": base64.b64encode(token.encode()).decode()},
+        "data": {names.TOKEN: base64.b64encode(token.encode()).decode()},
     }
 
 
@@ -99,11 +99,12 @@ def session_pod(config: KubernetesConfig, spec: LaunchSpec, token: str) -> dict[
 
 
 def made_from(config: KubernetesConfig, spec: LaunchSpec) -> str:
-    """Return the hash that a Pod made now would have (``names.MADE_FROM``)."""
+    """Return the hash that a Pod made now would have (``names.MADE_FROM``), whatever its token."""
     return str(session_pod(config, spec, "")["metadata"]["annotations"][names.MADE_FROM])
 
 
 def _hash(body: Mapping[str, Any]) -> str:
+    body = {**body, "volumes": [volume for volume in body["volumes"] if volume["name"] != names.TOKEN]}
     return hashlib.sha256(orjson.dumps(body, option=orjson.OPT_SORT_KEYS)).hexdigest()[:16]
 
 
@@ -142,13 +143,14 @@ def reading_pod(config: KubernetesConfig, execution: ExecutionFacts, token: str,
     # Readable by all users of the Pod, of which there is one. Not by fsGroup: for that, a node gives every file of the
     # session's volume to a group that may write, which spoils private keys, and takes long.
     for volume in body["volumes"]:
-        if volume["name"] == "token":
+        if volume["name"] == names.TOKEN:
             volume["secret"]["defaultMode"] = 0o444
     return pod
 
 
 def _pod(config: KubernetesConfig, name: str, labels: Mapping[str, str], token: str) -> dict[str, Any]:
-    annotations = {**config.pod.get("annotations", {}), names.LAUNCH: launch_nonce(token)}
+    nonce = launch_nonce(token)
+    annotations = {**config.pod.get("annotations", {}), names.LAUNCH: nonce}
     body: dict[str, Any] = {
         **spec_fields(config.pod),
         "restartPolicy": "Never",
@@ -161,7 +163,7 @@ def _pod(config: KubernetesConfig, name: str, labels: Mapping[str, str], token: 
             *({"key": key, "operator": "Exists", "effect": "NoExecute"} for key in _AWAY),
         ],
         "volumes": [
-            {"name": "token", "secret": {"secretName": names.secret_of(labels), "defaultMode": 0o400}},
+            {"name": names.TOKEN, "secret": {"secretName": names.secret_name(labels, nonce), "defaultMode": 0o400}},
             {"name": "scratch", "emptyDir": {"medium": "Memory", "sizeLimit": "1Gi"}},
         ],
     }

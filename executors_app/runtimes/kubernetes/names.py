@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any, Final
 
 from executors_app.runtimes.deployment_labels import deployment_labels
@@ -23,10 +25,15 @@ ENDED: Final = "kandev.ended"
 FINALIZER: Final = "kandev/end-seen"
 """Keeps a Pod's object until its end was seen and recorded, whoever deletes it and however."""
 
+TOKEN: Final = "token"  # noqa: S105  (a name)
+"""The name of the Pod's volume from its Secret, and of the key in that."""
 AGENTCTL: Final = "agentctl"
 """The name of the container in which agentctl and agents run."""
 PREPARE: Final = "prepare"
 """The name of the init container that prepares the volume and receives the seed."""
+
+
+_NONCE_SUFFIX: Final = re.compile(r"(-[0-9a-f]{32})?")
 
 
 def pod_name(owner_id: str) -> str:
@@ -44,20 +51,28 @@ def claim_name(owner_id: str) -> str:
     return f"kandev-work-{owner_id}"
 
 
-def secret_name(execution_id: str) -> str:
-    """Return the name of the Secret with an execution's token."""
-    return f"kandev-{execution_id}"
+def secret_name(labels: Mapping[str, str], nonce: str) -> str:
+    """Return the name of the Secret with the token of one launch, whose Pod has these labels.
 
-
-def secret_of(labels: Mapping[str, str]) -> str:
-    """Return the name of the Secret of a Pod with these labels; empty if it has none.
-
-    One that reads a volume has a Secret of its own, so that it never takes that of a Pod that is about to start.
+    Each launch has its own, named for the nonce of its token: whatever else is started or ended at the same time, no
+    Pod ever reads the token of another one, and none loses its own.
     """
+    return f"{_secret_prefix(labels)}-{nonce}" if nonce else _secret_prefix(labels)
+
+
+def is_secret_of(labels: Mapping[str, str], name: object) -> bool:
+    """Whether a Secret of this name can be that of a Pod with these labels; earlier ones have no nonce in it."""
+    prefix = _secret_prefix(labels)
+    if not prefix or not isinstance(name, str) or not name.startswith(prefix):
+        return False
+    return bool(_NONCE_SUFFIX.fullmatch(name.removeprefix(prefix)))
+
+
+def _secret_prefix(labels: Mapping[str, str]) -> str:
     if HELPER_LABEL in labels:
         return f"kandev-read-{labels[HELPER_LABEL]}"
     if EXECUTION_LABEL in labels:
-        return secret_name(labels[EXECUTION_LABEL])
+        return f"kandev-{labels[EXECUTION_LABEL]}"
     return ""
 
 
@@ -74,9 +89,9 @@ def helper_labels(execution_id: str, session_id: str) -> dict[str, str]:
     return {**deployment_labels(), HELPER_LABEL: execution_id, SESSION_LABEL: session_id}
 
 
-def selector() -> str:
-    """Return the label selector of everything of this deployment."""
-    return ",".join(f"{name}={value}" for name, value in deployment_labels().items())
+def selector(labels: Mapping[str, str] = MappingProxyType({})) -> str:
+    """Return the label selector of everything of this deployment, or of what also has ``labels``."""
+    return ",".join(f"{name}={value}" for name, value in {**deployment_labels(), **labels}.items())
 
 
 def labels_of(entry: Mapping[str, Any]) -> Mapping[str, str]:

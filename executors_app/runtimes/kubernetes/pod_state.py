@@ -72,6 +72,18 @@ class Pod:
         return str(names.annotations_of(self.entry).get(names.LAUNCH, ""))
 
     @property
+    def secret(self) -> str:
+        """The name of the Secret with its token; empty if it names none of its own, so that no other is removed."""
+        for volume in (self.entry.get("spec") or {}).get("volumes") or ():
+            if not isinstance(volume, Mapping) or volume.get("name") != names.TOKEN:
+                continue
+            source = volume.get("secret")
+            name = source.get("secretName") if isinstance(source, Mapping) else None
+            if isinstance(name, str) and names.is_secret_of(self.labels, name):
+                return name
+        return ""
+
+    @property
     def made_from(self) -> str:
         """A hash of what it was made from."""
         return str(names.annotations_of(self.entry).get(names.MADE_FROM, ""))

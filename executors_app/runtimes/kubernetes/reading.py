@@ -17,11 +17,11 @@ from typing import IO, Any, Final
 from executors_app.agentctl_client.client import HttpClient
 from executors_app.machine.git.workspace_root import MAX_BUNDLE_BYTES, parse_refs
 from executors_app.runtimes.fetched_state import unpack_state
-from executors_app.runtimes.kubernetes import manifests, names, volumes, words
-from executors_app.runtimes.kubernetes.cluster import PODS, SECRETS, Cluster, open_cluster
+from executors_app.runtimes.kubernetes import manifests, names, volumes
+from executors_app.runtimes.kubernetes.cluster import PODS, Cluster, open_cluster
 from executors_app.runtimes.kubernetes.config import KubernetesConfig
 from executors_app.runtimes.kubernetes.pod_state import Pod
-from executors_app.runtimes.kubernetes.reach import pod_url
+from executors_app.runtimes.kubernetes.reach import pod_token, pod_url
 from executors_app.runtimes.kubernetes.words import ConflictError
 from executors_app.wire import launch_tokens
 from executors_app.wire.errors import AgentctlUnreachable, LaunchFailed, RuntimeUnavailable
@@ -77,22 +77,22 @@ async def _reader(
     if not await _is_free(cluster, execution):
         yield None
         return
-    token = launch_tokens.mint_launch_token(execution.auth_token)
-    labels = names.helper_labels(execution.id, execution.session_id)
-    await cluster.delete(SECRETS, names.secret_of(labels))
-    try:
-        await cluster.create(SECRETS, manifests.token_secret(labels, token))
-        pod = Pod(await cluster.create(PODS, manifests.reading_pod(config, execution, token, state=state)))
-    except ConflictError as error:
-        raise RuntimeUnavailable("Something else has begun to use the volume of this session.") from error
-    except words.REFUSALS:
-        await cluster.delete(SECRETS, names.secret_of(labels))  # no Pod will use it
-        raise
+    pod = await _create(cluster, config, execution, state=state)
+    token = pod_token(pod, execution.auth_token)
     try:
         pod = await _ready(cluster, config, pod, token)
         yield HttpClient(pod_url(config, pod), {"Authorization": f"Bearer {token}"})
     finally:
         await asyncio.shield(volumes.let_go(cluster, pod))
+
+
+async def _create(cluster: Cluster, config: KubernetesConfig, execution: ExecutionFacts, *, state: bool) -> Pod:
+    token = launch_tokens.mint_launch_token(execution.auth_token)
+    secret = manifests.token_secret(names.helper_labels(execution.id, execution.session_id), token)
+    try:
+        return await volumes.create_pod(cluster, secret, manifests.reading_pod(config, execution, token, state=state))
+    except ConflictError as error:
+        raise RuntimeUnavailable("Something else has begun to use the volume of this session.") from error
 
 
 async def _is_free(cluster: Cluster, execution: ExecutionFacts) -> bool:

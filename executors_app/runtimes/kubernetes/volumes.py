@@ -14,7 +14,7 @@ from typing import Any, Final
 from executors_app.runtimes.kubernetes import names, pod_state
 from executors_app.runtimes.kubernetes.cluster import CLAIMS, PODS, SECRETS, Cluster
 from executors_app.runtimes.kubernetes.pod_state import Pod
-from executors_app.runtimes.kubernetes.words import ConflictError, NotFoundError
+from executors_app.runtimes.kubernetes.words import REFUSALS, ConflictError, NotFoundError
 
 _TRIES: Final = 5
 
@@ -48,6 +48,17 @@ class Volume:
         if not self.holder:
             return pod_state.NEVER_RAN
         return self.end_of(self.holder)
+
+
+async def create_pod(cluster: Cluster, secret: Mapping[str, Any], body: Mapping[str, Any]) -> Pod:
+    """Make a Pod with the Secret that it reads. Raises ConflictError if another Pod has its name."""
+    await cluster.create(SECRETS, secret)
+    try:
+        return Pod(await cluster.create(PODS, body))
+    except (ConflictError, *REFUSALS):
+        # No Pod will use it. After any other error the Pod may have been made.
+        await cluster.delete(SECRETS, secret["metadata"]["name"])
+        raise
 
 
 async def find_volume(cluster: Cluster, owner_id: str) -> Volume | None:
@@ -118,5 +129,5 @@ async def let_go(cluster: Cluster, pod: Pod) -> None:
         except (ConflictError, NotFoundError):
             if attempt == _TRIES - 1:
                 raise
-    if secret := names.secret_of(pod.labels):
-        await cluster.delete(SECRETS, secret)
+    if pod.secret:
+        await cluster.delete(SECRETS, pod.secret)
