@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import importlib
 import logging
 import os
@@ -141,14 +142,32 @@ async def serve(options: ServeOptions, lock: InstanceLock, drivers: Mapping[str,
             options.path.unlink(missing_ok=True)  # still ours: the instance lock is released after this
 
 
+def _has_ipv6() -> bool:
+    """Whether the kernel has IPv6 at all; one that was started without it may still have the modules."""
+    try:
+        socket.socket(socket.AF_INET6, socket.SOCK_STREAM, socket.IPPROTO_TCP).close()
+    except OSError as error:
+        if error.errno != errno.EAFNOSUPPORT:
+            raise
+        return False
+    return True
+
+
 def listen_tcp(host: str, port: int) -> socket.socket:
-    """Open a listening socket; port 0 picks a free port. Raises OSError."""
+    """Open a listening socket; port 0 picks a free port. ``::`` stands for all addresses, also those of IPv4.
+
+    Raises OSError.
+    """
+    if host == "::" and not _has_ipv6():
+        host = "0.0.0.0"  # noqa: S104 - all addresses that there are
     family = socket.AF_INET
     if ":" in host:
         family = socket.AF_INET6
     # The protocol is named: with 0, asyncio would not disable Nagle's algorithm, which costs 40 ms per answer.
     listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    if host == "::":
+        listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
     listener.bind((host, port))
     listener.listen(_BACKLOG)
     listener.setblocking(False)

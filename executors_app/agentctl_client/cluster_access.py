@@ -10,7 +10,7 @@ import asyncio
 import logging
 import os
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -27,6 +27,7 @@ _KEPT_FOR: Final = 30.0
 """Seconds for which a configuration that was read is used again: a login program in a kubeconfig may be slow."""
 _LOGIN_LIMIT: Final = 20
 """Seconds that a login program may take. Then it is ended, so that one that hangs delays no other session."""
+_IMPERSONATION: Final = frozenset({"as", "as-uid", "as-groups", "as-user-extra"})
 _LOAD_TIMEOUT: Final = _LOGIN_LIMIT + 20.0
 """Seconds to read the credentials, with the import of the client."""
 
@@ -157,7 +158,10 @@ async def _load_file(address: ClusterAddress, configuration: Configuration) -> N
     loader = library.KubeConfigLoader(
         config_dict=merged.config, active_context=address.context or None, config_base_path=None
     )
-    login = (loader._user.value if loader._user is not None else {}).get("exec")  # noqa: SLF001
+    user = loader._user.value if loader._user is not None else {}  # noqa: SLF001
+    if problem := unsupported_setting(loader._cluster.value, user):  # noqa: SLF001
+        raise RuntimeUnavailable(problem, for_staff=address.kubeconfig)
+    login = user.get("exec")
     if login:
         # The library waits for it without an end.
         arguments = [f"--kill-after=2s {_LOGIN_LIMIT}s".split(), [login["command"]], login.get("args") or []]
@@ -169,6 +173,37 @@ async def _load_file(address: ClusterAddress, configuration: Configuration) -> N
             f"{_LOGIN_LIMIT} s. Run kubectl version with this kubeconfig, as the user that Kandev runs as.",
             for_staff=address.kubeconfig,
         )
+
+
+def unsupported_setting(cluster: Mapping[str, Any], user: Mapping[str, Any]) -> str:
+    """Return why these entries of a kubeconfig cannot be used, as a sentence; empty if they can.
+
+    The library ignores what it does not know: it would log in as somebody else than kubectl does, or not at all. None
+    of the values is shown.
+    """
+    proxy = cluster.get("proxy-url")
+    if proxy and not str(proxy).startswith(("http://", "https://")):
+        return "proxy-url in the kubeconfig of this executor must begin with http:// or https://."
+    if named := sorted(set(user) & _IMPERSONATION):
+        return (
+            f"The kubeconfig of this executor acts as another user ({', '.join(named)}), which Kandev does not "
+            "support. Use the credentials of an account of its own."
+        )
+    provider = user.get("auth-provider") or {}
+    if provider and provider.get("name") != "oidc":
+        return (
+            "The kubeconfig of this executor uses an auth-provider that kubectl no longer supports. Use a login "
+            "program (exec) or a token instead."
+        )
+    login = user.get("exec") or {}
+    if login.get("interactiveMode") == "Always":
+        return "The login program in the kubeconfig of this executor asks questions, which nobody could answer."
+    if login.get("provideClusterInfo"):
+        return (
+            "The login program in the kubeconfig of this executor wants to know the cluster (provideClusterInfo), "
+            "which Kandev does not support. Use another login program, or a token."
+        )
+    return ""
 
 
 def _import_client() -> None:

@@ -122,6 +122,8 @@ async def _open_websocket(client: Any, pod: PodAddress, port: int) -> aiohttp.Cl
             compress=0,
             timeout=_CLOSE_TIMEOUT,
             proxy=rest.proxy,
+            # As the client's own requests: None for the name in the URL.
+            server_hostname=client.configuration.tls_server_name,
         )
     except aiohttp.WSServerHandshakeError as error:
         raise ConnectionError(f"the cluster refused a connection to the Pod {pod.name}: HTTP {error.status}") from error

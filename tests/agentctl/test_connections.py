@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
+import socket
 import ssl
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -172,3 +174,36 @@ async def test_connections_that_ended_by_themselves_leave_room(
         await passing.close()
         assert await running.get("/status")
     assert not waiting.at_eof()
+
+
+LOOPBACK_6 = Path("/proc/net/if_inet6")
+ADDRESSES = ["127.0.0.1"]
+if LOOPBACK_6.exists() and f"{1:032}" in LOOPBACK_6.read_text():
+    ADDRESSES.append("::1")
+
+
+@pytest.mark.parametrize("address", ADDRESSES)
+async def test_all_addresses_are_those_of_ipv4_and_ipv6(address: str) -> None:
+    listener = listen_tcp("::", 0)
+    port = listener.getsockname()[1]
+    runner = await connections.serve_app(web.Application(), listener)
+    try:
+        reader, writer = await asyncio.open_connection(address, port)
+        writer.write(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
+        assert (await reader.readline()).startswith(b"HTTP/1.1 404")
+        writer.close()
+    finally:
+        await runner.cleanup()
+
+
+def test_all_addresses_are_those_of_ipv4_where_the_kernel_has_no_ipv6(monkeypatch: pytest.MonkeyPatch) -> None:
+    make = socket.socket
+
+    def without_ipv6(family: int, *options: int) -> socket.socket:
+        if family == socket.AF_INET6:
+            raise OSError(errno.EAFNOSUPPORT, "Address family not supported by protocol")
+        return make(family, *options)
+
+    monkeypatch.setattr(socket, "socket", without_ipv6)
+    with listen_tcp("::", 0) as listener:
+        assert listener.getsockname()[0] == "0.0.0.0"  # noqa: S104 - compared

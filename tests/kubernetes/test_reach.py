@@ -41,6 +41,7 @@ def test_pod_has_its_address_inside_the_cluster_and_a_tunnel_outside() -> None:
     assert pod_url(inside, pod_object(podIP="10.1.2.3")) == "http://10.1.2.3:8700"
     assert pod_url(inside, pod_object(podIP="fd00::1")) == "http://[fd00::1]:8700"
     assert pod_url(inside, pod_object()) == ""
+    assert pod_url(inside, pod_object(podIP="attacker.example/?")) == "", "others may write a Pod's status"
     assert pod_url(outside, pod_object()).endswith(".pod.invalid:8700")
 
 

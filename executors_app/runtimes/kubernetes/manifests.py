@@ -35,7 +35,8 @@ _LEFT_PATH: Final = "/left"
 _HOME_PATH: Final = "/home/agent"
 _VOLUME_PATH: Final = "/volume"
 _TOKEN_PATH: Final = "/token"  # noqa: S105  (a directory)
-_LISTEN: Final = f"0.0.0.0:{PORT}"
+_LISTEN: Final = f"[::]:{PORT}"
+"""All addresses, of both kinds: a Pod may have only one of IPv4 or IPv6, or both."""
 _MODULE: Final = ["python3", "-P", "-m", "executors_app.agentctl.volume"]
 _AWAY: Final = ("node.kubernetes.io/unreachable", "node.kubernetes.io/not-ready")
 _SCRATCH: Final = {"/tmp": "tmp", "/var/tmp": "var-tmp", "/run": "run"}  # noqa: S108 - the Pod's

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from ipaddress import ip_address
 from typing import Any, Final
 
 from executors_app.runtimes.kubernetes import names, words
@@ -115,11 +116,14 @@ class Pod:
 
     @property
     def address(self) -> str:
-        """Its address in the cluster, as written in a URL; empty if it has none yet."""
-        address = str(self._status.get("podIP") or "")
-        if ":" in address:
+        """Its address in the cluster, as written in a URL; empty if it has none yet, or one that is none."""
+        try:
+            address = ip_address(str(self._status.get("podIP") or ""))
+        except ValueError:
+            return ""
+        if address.version == 6:
             return f"[{address}]"
-        return address
+        return str(address)
 
     @property
     def is_up(self) -> bool:

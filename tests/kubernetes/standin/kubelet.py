@@ -551,8 +551,9 @@ def _with_address(description: Object, address: str) -> Object:
     """Return a container that listens on its Pod's address: here all Pods share the machine's network."""
     changed = dict(description)
     for name in ("command", "args"):
-        if name in description:
-            changed[name] = [word.replace("0.0.0.0:", f"{address}:") for word in description[name]]
+        for everywhere in ("[::]:", "0.0.0.0:"):
+            if name in description:
+                changed[name] = [word.replace(everywhere, f"{address}:") for word in changed[name]]
     return changed
 
 
