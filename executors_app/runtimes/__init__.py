@@ -17,6 +17,7 @@ from executors_app.wire.executions import (
     ExitEvent,
     Launched,
     LaunchSpec,
+    LeftState,
     Observation,
     Orphan,
     WorkspaceState,
@@ -117,6 +118,22 @@ class SupportsExitEvents(Protocol):
         nothing: a silent source is tried again at intervals.
         """
         ...
+
+
+@runtime_checkable
+class SupportsLeftState(Protocol):
+    """Optional: a runtime that reads all that a dead agentctl left at once, because each reading takes seconds."""
+
+    def left_state(self, execution: ExecutionFacts, after: int, epoch: str) -> LeftState:
+        """Return what ``resume_token`` and ``unread_journal`` do; raises what they raise."""
+        ...
+
+
+def read_left_state(place: Runtime, execution: ExecutionFacts, after: int, epoch: str) -> LeftState:
+    """Return what a dead agentctl left: its resume token, and its journal after ``after`` of ``epoch``; blocks."""
+    if isinstance(place, SupportsLeftState):
+        return place.left_state(execution, after, epoch)
+    return LeftState(place.resume_token(execution), place.unread_journal(execution, after, epoch))
 
 
 @runtime_checkable

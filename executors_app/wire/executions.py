@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from enum import StrEnum
@@ -176,6 +176,16 @@ class Orphan:
     status: str
     is_helper: bool = False
     """Whether it is a short-lived container that a kill left behind; its execution's row may still exist."""
+
+
+@dataclass(frozen=True, slots=True)
+class LeftState:
+    """What a dead agentctl left on disk; it is untrusted, as an agent may have written it."""
+
+    resume_token: str | None = None
+    """The agent's conversation id; None if there is none."""
+    lines: Sequence[Mapping[str, Any]] = ()
+    """Lines of its journal."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ import logging
 import time
 import uuid
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, Final
 
@@ -278,8 +278,17 @@ async def read_log_tail(registry: ExecutionRegistry, session_id: uuid.UUID) -> s
     except (ExecutorError, DatabaseError, OSError, ValueError, TimeoutError) as error:
         log.info("session %s: the end of its agent's log cannot be read: %s", session_id, error)
         return ""
+    return await _without_secrets(found)
+
+
+async def log_tail_of(lines: Iterable[Mapping[str, Any]]) -> str:
+    """Return the last log lines among lines of a journal, without secrets."""
+    return await _without_secrets(_log_texts(lines))
+
+
+async def _without_secrets(tail: str) -> str:
     # Here, because what follows is a transaction, which must not search the whole of an agent's log for secrets.
-    return await asyncio.to_thread(notices.tail, found)
+    return await asyncio.to_thread(notices.tail, tail)
 
 
 def _cursor(execution_id: str) -> tuple[int, str]:
@@ -289,7 +298,10 @@ def _cursor(execution_id: str) -> tuple[int, str]:
 
 
 def _read(facts: ExecutionFacts, after: int, epoch: str) -> str:
-    lines = runtime(facts.runtime).unread_journal(facts, after, epoch)
+    return _log_texts(runtime(facts.runtime).unread_journal(facts, after, epoch))
+
+
+def _log_texts(lines: Iterable[Mapping[str, Any]]) -> str:
     texts = deque(
         (str(line.get("text", "")) for line in lines if line.get("kind") == JournalKind.LOG), maxlen=TAIL_LINES
     )

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from executors_app.runtimes.kubernetes import launch, manifests, names, reading, words
+from executors_app.runtimes import read_left_state
+from executors_app.runtimes.kubernetes import launch, manifests, names, reading, runtime, words
 from executors_app.runtimes.kubernetes.cluster import PODS, SECRETS
 from executors_app.runtimes.kubernetes.config import KubernetesConfig
 from executors_app.runtimes.kubernetes.pod_state import Pod
+from executors_app.wire.executions import ExecutionFacts, LeftState
 from tests.kubernetes.objects import EXECUTION, SECRET, SESSION, execution_facts, launch_spec, pod_object
 from tests.kubernetes.test_volumes import ENDED, MemoryCluster
 
@@ -109,3 +112,19 @@ async def test_volume_is_read_once_the_node_has_let_its_pod_go() -> None:
     cluster: Any = SlowCluster(pod, holder=pod.uid)
     assert await reading._is_free(cluster, execution_facts())
     assert (PODS, pod.name) not in cluster.objects
+
+
+def test_all_that_a_dead_agentctl_left_is_read_through_one_pod(monkeypatch: pytest.MonkeyPatch) -> None:
+    pods: list[str] = []
+
+    async def fetch(config: KubernetesConfig, execution: ExecutionFacts, into: Path) -> bool:
+        pods.append(execution.id)
+        into.mkdir(parents=True)
+        (into / "token.json").write_text('{"resume_token": "conversation-1"}')
+        return True
+
+    monkeypatch.setattr(reading, "fetch_state", fetch)
+    facts = execution_facts(config={"kubeconfig": ""})
+    monkeypatch.setattr(runtime, "_config", lambda _: KubernetesConfig())
+    assert read_left_state(runtime.RUNTIME, facts, 0, "") == LeftState("conversation-1", [])
+    assert pods == [EXECUTION]

@@ -15,7 +15,9 @@ from django.utils import timezone
 
 from executors_app import plugins
 from executors_app.models import Executor
-from executors_app.wire.executions import ExecutionFacts, Observation, Observed
+from executors_app.wire.executions import ExecutionFacts, LeftState, Observation, Observed
+from executors_app.wire.protocol import JournalKind
+from sessions_app.attention.models import AttentionItem
 from sessions_app.models import Intent, Message, Prompt, RecoverySweep, Supervisor, SweepOutcome, TaskSession
 from sessions_app.recovery.sweep import candidates, sweep_pass
 from sessions_app.recovery.sweep.sweep_pass import MAX_CONCURRENT_ACTIONS, SweepRun, SweepScope, run_sweep
@@ -144,6 +146,50 @@ def test_silent_machine_delays_no_session_of_another_machine(monkeypatch: pytest
     change(execution_of(other), executor=machine)
     sweep_once()
     assert runtime.waits == [True] * len(runtime.silent)
+
+
+class SlowDisk(RecordingRuntime):
+    """A runtime that reads all that is left at once, because each reading takes seconds."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.readings: list[int] = []
+        """The cursor of each reading."""
+
+    def left_state(self, execution: ExecutionFacts, after: int, epoch: str) -> LeftState:
+        """Return both, and count."""
+        self.readings.append(after)
+        lines = RecordingRuntime.unread_journal(self, execution, after, epoch)
+        return LeftState(RecordingRuntime.resume_token(self, execution), lines)
+
+    def resume_token(self, execution: ExecutionFacts) -> str | None:
+        """Fail: that would be a second reading."""
+        raise AssertionError
+
+    def unread_journal(self, execution: ExecutionFacts, after: int, epoch: str) -> Sequence[Line]:
+        """Fail: that would be a second reading."""
+        raise AssertionError
+
+
+@pytest.mark.parametrize("gives_up", [False, True], ids=["restarts", "gives up"])
+def test_disk_of_a_dead_agentctl_is_read_once(monkeypatch: pytest.MonkeyPatch, gives_up: bool) -> None:
+    runtime = SlowDisk()
+    known = {**plugins.runtimes(), runtime.name: runtime}
+    monkeypatch.setattr(plugins, "runtimes", lambda: known)
+    attempts = {"start_attempts": 5} if gives_up else {}
+    session, journal = lost_session(runtime, **attempts), Journal()
+    ingest(session, journal.turn_begins("p1"), lease=None)
+    said = journal.line(JournalKind.LOG, text="the agent is out of credit")
+    runtime.left[str(session.id)] = [*journal.says("done"), said]
+    runtime.tokens[str(session.id)] = "conversation-2"
+    sweep_once()
+    row = execution_of(session)
+    assert row.resume_token == "conversation-2"
+    assert row.journal_seq == said["seq"]
+    assert len(runtime.readings) == 1
+    assert (fresh(session).state == "FAILED") is gives_up
+    items = AttentionItem.objects.filter(session=session, detail__contains="out of credit")
+    assert items.exists() is gives_up
 
 
 def test_session_whose_action_fails_does_not_affect_others(runtime: RecordingRuntime) -> None:

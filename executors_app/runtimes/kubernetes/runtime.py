@@ -18,6 +18,7 @@ from typing import Any, Final
 from weakref import WeakValueDictionary
 
 from executors_app.agentctl_client.client import AgentctlClient
+from executors_app.machine.storage import ExecutionStorage
 from executors_app.repositories import workspace_store
 from executors_app.runtimes.fetched_state import read_fetched_state
 from executors_app.runtimes.kubernetes import exit_events, lifecycle, manifests, reading, words
@@ -34,7 +35,16 @@ from executors_app.wire.errors import (
     RepositoryUnusable,
     RuntimeUnavailable,
 )
-from executors_app.wire.executions import NODE, ExecutionFacts, ExitEvent, Launched, LaunchSpec, Observation, Orphan
+from executors_app.wire.executions import (
+    NODE,
+    ExecutionFacts,
+    ExitEvent,
+    Launched,
+    LaunchSpec,
+    LeftState,
+    Observation,
+    Orphan,
+)
 
 log = logging.getLogger(__name__)
 
@@ -132,14 +142,20 @@ class Kubernetes:
 
     def resume_token(self, execution: ExecutionFacts) -> str | None:
         """Read it from agentctl's files on the volume, through a short-lived Pod; blocks."""
-        fetch = partial(reading.fetch_state, _config(execution.config), execution)
-        return read_fetched_state(execution, fetch, lambda disk: disk.resume_token(execution.id))
+        return self.left_state(execution, 0, "").resume_token
 
     def unread_journal(self, execution: ExecutionFacts, after: int, epoch: str) -> Sequence[Mapping[str, Any]]:
         """Read it from agentctl's files on the volume, through a short-lived Pod; blocks."""
+        return self.left_state(execution, after, epoch).lines
+
+    def left_state(self, execution: ExecutionFacts, after: int, epoch: str) -> LeftState:
+        """Read both through one short-lived Pod, whose start takes seconds; blocks."""
+
+        def read(disk: ExecutionStorage) -> LeftState:
+            return LeftState(disk.resume_token(execution.id), disk.unread_journal(execution.id, after, epoch))
+
         fetch = partial(reading.fetch_state, _config(execution.config), execution)
-        found = read_fetched_state(execution, fetch, lambda disk: disk.unread_journal(execution.id, after, epoch))
-        return found or []
+        return read_fetched_state(execution, fetch, read) or LeftState()
 
     async def push_work(self, execution: ExecutionFacts) -> bool:
         """Ask the running agentctl; if none answers, read the volume through a short-lived Pod."""

@@ -19,6 +19,7 @@ from django.utils import timezone
 from executors_app.machine import crash_points
 from executors_app.models import ExecutorRunning
 from executors_app.plugins import UnknownPlugin, runtime
+from executors_app.runtimes import read_left_state
 from executors_app.wire.errors import ExecutorError
 from executors_app.wire.executions import ExecutionFacts, ExecutorStatus, Observation, Observed
 from executors_app.wire.exhaustion import raise_if_exhausted
@@ -468,12 +469,15 @@ async def _write_unattached(
         # the prompt would be held, and the work not continued.
         journal = seen.report["journal"]
         await stream.wait_until_logged(journal["epoch"], journal["last_seq"], JOURNAL_TIMEOUT)
+    evidence = ""
+    gives_up = decision.session_move == "give_up"
     if seen.observed is Observed.DEAD:
         # Before the decision is written, for the same reason; a crash in between only drains again behind the cursor.
-        await _drain_dead(registry, row, lease)
+        lines = await _drain_dead(registry, row, lease, execution_registry.LOOKBACK if gives_up else 0)
         crash_points.reached("sweep.drained", row.stored.session_id)
-    evidence = ""
-    if decision.session_move == "give_up":
+        if gives_up:
+            evidence = await execution_registry.log_tail_of(lines)
+    elif gives_up:
         evidence = await execution_registry.read_log_tail(registry, row.stored.session_id)
     outcome = await registry.database(write_decision, row, seen, decision, lease, evidence)
     crash_points.reached("sweep.row_written", row.stored.session_id)
@@ -482,28 +486,31 @@ async def _write_unattached(
     return outcome
 
 
-async def _drain_dead(registry: ExecutionRegistry, row: Candidate, lease: Lease) -> None:
+async def _drain_dead(
+    registry: ExecutionRegistry, row: Candidate, lease: Lease, lookback: int
+) -> list[Mapping[str, Any]]:
     """Ingest what a dead agentctl left on disk: the rest of its journal, and the agent's resume token.
 
-    Raises OSError if this process lacks descriptors or memory to read it: then the next sweep tries again. What is
-    damaged is left out.
+    Returns the lines, with ``lookback`` of those that were ingested before. Everything is read at once, because in some
+    places each reading takes seconds. Raises OSError if this process lacks descriptors or memory to read it: then the
+    next sweep tries again. What is damaged is left out.
     """
     place = runtime(row.place.runtime)
     epoch, seq = row.stored.journal_epoch, row.stored.journal_seq
     try:
-        token = await in_place_thread(row.place, place.resume_token, row.place)
-        lines = list(await in_place_thread(row.place, place.unread_journal, row.place, seq, epoch))
+        left = await in_place_thread(row.place, read_left_state, place, row.place, max(seq - lookback, 0), epoch)
     except (OSError, ValueError, ExecutorError) as error:
         raise_if_exhausted(error)
         log.warning("session %s: what its agentctl left cannot be read: %s", row.stored.session_id, error)
-        return
-    reported_token = None
+        return []
+    reported_token, lines = None, list(left.lines)
     batches = [lines[start : start + DRAIN_BATCH] for start in range(0, len(lines), DRAIN_BATCH)]
-    if token:
-        reported_token = {"resume_token": token}
+    if left.resume_token:
+        reported_token = {"resume_token": left.resume_token}
         batches = batches or [[]]
     for batch in batches:
         await registry.writer(ingest_batch, row.stored.session_id, lease, batch, reported_token, alive=False)
+    return lines
 
 
 def write_reattachments(batch: Sequence[PendingReattach]) -> list[ActionOutcome | Exception]:
