@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import sys
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, nullcontext
 from io import BytesIO
@@ -17,7 +16,6 @@ from urllib.parse import quote
 
 import aiohttp
 import orjson
-from aiohttp.connector import NEEDS_CLEANUP_CLOSED
 
 from executors_app.agentctl_client.streams import EventStream, ShellStream
 from executors_app.agentctl_client.tunnels import TunnelConnector, tunnel_host_header
@@ -29,7 +27,7 @@ from executors_app.machine.agentctl_answers import (
     read_json,
 )
 from executors_app.machine.git.workspace_root import MAX_BUNDLE_BYTES, parse_refs
-from executors_app.machine.listeners import LOCAL_HOST_HEADER, AgentctlListener, connector_url
+from executors_app.machine.listeners import CLEANS_UP_CLOSED, LOCAL_HOST_HEADER, AgentctlListener, connector_url
 from executors_app.machine.process.execution_processes import recorded_process
 from executors_app.wire import socket_urls
 from executors_app.wire.errors import (
@@ -54,11 +52,6 @@ _HEARTBEAT_INTERVAL: Final = 20.0
 _CLOSE_TIMEOUT: Final = aiohttp.ClientWSTimeout(ws_close=0.5)
 """Short: a frozen agentctl never confirms the close, and closing a stream must not wait for it."""
 _FINGERPRINT_BYTES: Final = 32
-_CLEANS_UP_CLOSED: Final = NEEDS_CLEANUP_CLOSED and sys.version_info >= (3, 11, 4)
-"""Otherwise a TLS connection whose peer sent no close notification would outlive the pool.
-
-Older versions of Python 3.11 fail when such a connection is aborted; there it lives until its peer closes it.
-"""
 
 
 def open_connection_pool() -> aiohttp.ClientSession:
@@ -66,7 +59,7 @@ def open_connection_pool() -> aiohttp.ClientSession:
     tracing = aiohttp.TraceConfig()
     tracing.on_request_redirect.append(_refuse_redirect)
     return aiohttp.ClientSession(
-        connector=TunnelConnector(limit=0, enable_cleanup_closed=_CLEANS_UP_CLOSED),
+        connector=TunnelConnector(limit=0, enable_cleanup_closed=CLEANS_UP_CLOSED),
         cookie_jar=aiohttp.DummyCookieJar(),
         timeout=aiohttp.ClientTimeout(total=None),
         trace_configs=[tracing],

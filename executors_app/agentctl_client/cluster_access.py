@@ -18,6 +18,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 from weakref import WeakKeyDictionary
 
+import aiohttp
+
+from executors_app.machine.listeners import CLEANS_UP_CLOSED
 from executors_app.wire.errors import RuntimeUnavailable
 
 if TYPE_CHECKING:
@@ -75,6 +78,11 @@ async def open_cluster_client(address: ClusterAddress) -> AsyncIterator[ApiClien
     from kubernetes.aio.client import ApiClient  # noqa: PLC0415 - costs a second and 45 MB
 
     async with ApiClient(configuration) as client:
+        rest: Any = client.rest_client  # has no types
+        # As the client's own, which leaves closed connections open until the cluster ends them politely.
+        rest._create_connector = partial(  # noqa: SLF001
+            aiohttp.TCPConnector, limit=rest.maxsize, ssl=rest.ssl_context, enable_cleanup_closed=CLEANS_UP_CLOSED
+        )
         try:
             yield client
         finally:

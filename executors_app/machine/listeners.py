@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
+import sys
 from dataclasses import dataclass
 from typing import Any, Final
 
 import aiohttp
 import orjson
+from aiohttp.connector import NEEDS_CLEANUP_CLOSED
 
 from executors_app.machine.process import identity
 from executors_app.machine.process.identity import ProcessIdentity
@@ -17,6 +19,11 @@ from executors_app.machine.sockets import connect_unix, peer_credentials
 from executors_app.wire.errors import AgentctlForeign, AgentctlUnreachable
 from executors_app.wire.socket_urls import unix_path
 
+CLEANS_UP_CLOSED: Final = NEEDS_CLEANUP_CLOSED and sys.version_info >= (3, 11, 4)
+"""What a connector needs: otherwise a TLS connection whose peer sent no close notification would outlive it.
+
+Older versions of Python 3.11 fail when such a connection is aborted; there it lives until its peer closes it.
+"""
 LOCAL_HOST_HEADER: Final = "localhost"
 """The Host header that an agentctl on this machine accepts."""
 _BAD_URL: Final = "agentctl's address is not a Unix socket."

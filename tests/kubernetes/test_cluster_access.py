@@ -3,36 +3,45 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 import logging
 import os
+import socket
+import ssl
 import stat
+import threading
 import traceback
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import pytest
 
 from executors_app.agentctl_client import cluster_access
 from executors_app.agentctl_client.cluster_access import ClusterAddress, open_cluster_client
+from executors_app.runtimes.kubernetes.cluster import open_cluster
 from executors_app.runtimes.kubernetes.runtime import RUNTIME
 from executors_app.wire.errors import RuntimeUnavailable
 from executors_app.wire.executions import Observed
+from tests.docker.certificates import SERVER, Authority
 from tests.kubernetes.objects import execution_facts
 from tests.waiting import PATIENCE, eventually_async
 
 SECRET = "the-secret-of-a-cluster"
 """What must not be shown anywhere."""
+UNREACHABLE = MappingProxyType({"server": "https://127.0.0.1:1"})
 
 
-def kubeconfig(tmp_path: Path, user: dict[str, Any]) -> ClusterAddress:
-    """Write a kubeconfig with an entry of ``users``; return the address of its cluster."""
+def kubeconfig(tmp_path: Path, user: dict[str, Any], cluster: Mapping[str, str] = UNREACHABLE) -> ClusterAddress:
+    """Write a kubeconfig with an entry of ``users`` and of ``clusters``; return the address of its cluster."""
     config = {
         "apiVersion": "v1",
         "kind": "Config",
         "current-context": "one",
         "contexts": [{"name": "one", "context": {"cluster": "one", "user": "kandev"}}],
-        "clusters": [{"name": "one", "cluster": {"server": "https://127.0.0.1:1"}}],
+        "clusters": [{"name": "one", "cluster": dict(cluster)}],
         "users": [{"name": "kandev", **user}],
     }
     path = tmp_path / "kubeconfig"
@@ -149,3 +158,34 @@ def test_kubeconfig_of_another_user_is_refused(tmp_path: Path, monkeypatch: pyte
     found[stat.ST_UID] = 12345
     monkeypatch.setattr(Path, "stat", lambda *_, **__: os.stat_result(found))
     assert "belongs to another user" in address.problem()
+
+
+def test_connection_that_the_cluster_does_not_end_lives_no_longer_than_its_client(tmp_path: Path) -> None:
+    authority = Authority(tmp_path)
+    pair = authority.issue("server", SERVER, "127.0.0.1")
+    trust = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    trust.load_cert_chain(pair.certificate, pair.key)
+    is_over = threading.Event()
+
+    def serve(listener: socket.socket) -> None:
+        connection, _ = listener.accept()
+        with trust.wrap_socket(connection, server_side=True) as encrypted:
+            encrypted.recv(65536)
+            encrypted.sendall(b"HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 2\r\n\r\n{}")
+            is_over.wait(PATIENCE)  # without the notification that ends TLS
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        server = threading.Thread(target=serve, args=(listener,))
+        server.start()
+        cluster = {"server": f"https://127.0.0.1:{listener.getsockname()[1]}"}
+        cluster["certificate-authority"] = str(authority.certificate)
+        address = kubeconfig(tmp_path, {"user": {"token": SECRET}}, cluster)
+
+        async def ask() -> None:
+            async with open_cluster(address, "sessions") as opened:
+                assert await opened.find("pods", "one") == {}
+
+        asyncio.run(ask())
+        gc.collect()  # a transport that is left open is an error
+        is_over.set()
+        server.join()
