@@ -12,6 +12,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
@@ -20,6 +21,7 @@ from executors_app.machine.process.identity import ProcessIdentity
 from tests.docker import engine as engines
 from tests.docker.certificates import Pair
 from tests.kubernetes import build, images, network
+from tests.kubernetes.api_access import ApiAccess
 from tests.kubernetes.certificates import ClusterCertificates, certificate_user, write_kubeconfig
 from tests.kubernetes.control_plane import ADMIN, ControlPlane
 from tests.kubernetes.namespaces import Namespace, find, kill, launch
@@ -50,6 +52,7 @@ class Cluster:
         self.home = home
         self.control_plane = ControlPlane(home)
         self.nodes = (Node(1, home), Node(2, home))
+        self._access: ApiAccess | None = None
 
     # --- start and end ---
 
@@ -64,6 +67,7 @@ class Cluster:
             raise
 
     def _start(self, *, ends_with_us: bool) -> None:
+        # What ends with us is started here: the kernel ends it with the thread that has started it.
         certificates = ClusterCertificates(self.home / "certificates")
         plane = self.control_plane
         plane.write_configuration(certificates)
@@ -76,15 +80,23 @@ class Cluster:
             network.connect_node(plane, node, node.number)
             node.start_engine()
         self.relay(self.kubeconfig, ends_with_us=ends_with_us)
-        images.provide(self.nodes)
+        # The images, which nothing needs before the first Pod, take the longest.
+        with ThreadPoolExecutor() as beside:
+            provided = beside.submit(images.provide, self.nodes)
+            self._join_nodes()
+            provided.result()
+        self._write_service_account(self.service_account_kubeconfig, self.kubeconfig)
+
+    def _join_nodes(self) -> None:
+        """Start what needs the API server, and wait until both nodes are ready."""
         eventually(self.answers, timeout=120, describe="the API server answers")
-        plane.start_controllers()
+        self.control_plane.start_controllers()
         for node in self.nodes:
+            node.wait_for_engine()
             node.start_kubelet()
             node.start_proxy()
         self.apply(BASE)
         eventually(self.is_ready, timeout=180, describe="both nodes are ready, and the service account has a token")
-        self._write_service_account(self.service_account_kubeconfig, self.kubeconfig)
 
     def end(self) -> None:
         """End every process of the cluster; its files stay."""
@@ -117,8 +129,17 @@ class Cluster:
             ):
                 if not node.processes(program):
                     start()
-            self.kubectl("uncordon", node.name)
+                    node.wait_for_engine()
+            self._admit(node)
         eventually(self.is_ready, timeout=180, describe="both nodes are ready")
+
+    def _admit(self, node: Node) -> None:
+        """Let a node take Pods again after a drain, and make it known again after its object was deleted."""
+        if node.name not in [one["metadata"]["name"] for one in self.read("nodes")["items"]]:
+            node.restart_kubelet()
+            return
+        if self.read("nodes", node.name)["spec"].get("unschedulable"):
+            self.change("nodes", node.name, {"spec": {"unschedulable": None}})
 
     @property
     def machines(self) -> tuple[Namespace, ...]:
@@ -167,7 +188,7 @@ class Cluster:
 
     def _token(self) -> str:
         """Return the encoded token of the service account; empty if it has none yet."""
-        secrets = self.read("secrets", "--field-selector=type=kubernetes.io/service-account-token")["items"]
+        secrets = self.read("secrets", query="fieldSelector=type=kubernetes.io/service-account-token")["items"]
         owner = "kubernetes.io/service-account.name"
         mine = [one for one in secrets if one["metadata"]["annotations"].get(owner) == SERVICE_ACCOUNT]
         return str(mine[0]["data"]["token"]) if mine else ""
@@ -188,10 +209,23 @@ class Cluster:
         assert done.returncode == 0, (arguments, done.stdout, done.stderr)
         return done.stdout
 
-    def read(self, *arguments: str) -> dict[str, Any]:
-        """Return the answer to ``kubectl get``."""
-        found: dict[str, Any] = json.loads(self.kubectl("get", "-o", "json", *arguments))
+    def read(self, kind: str, name: str = "", query: str = "") -> dict[str, Any]:
+        """Return an object, or the list of all of its kind; ``kind`` is as in a path, such as *pods*.
+
+        Raises AssertionError if there is none, and OSError if the API server does not answer.
+        """
+        found: dict[str, Any] = json.loads(self.ask("GET", _path(kind, name, query)))
         return found
+
+    def change(self, kind: str, name: str, patch: Mapping[str, Any]) -> None:
+        """Merge a patch into an object."""
+        self.ask("PATCH", _path(kind, name), patch)
+
+    def ask(self, method: str, path: str, body: Mapping[str, Any] | None = None, timeout: float = 20) -> bytes:
+        """Ask the API server as the administrator; see `ApiAccess.ask`."""
+        if self._access is None:
+            self._access = ApiAccess(self.kubeconfig)
+        return self._access.ask(method, path, body, timeout)
 
     def apply(self, *manifests: Path | Mapping[str, Any]) -> None:
         """Create or change what manifests describe, given as files or objects."""
@@ -208,8 +242,8 @@ class Cluster:
 
     def answers(self) -> bool:
         """Return whether the API server says that it is ready."""
-        with suppress(AssertionError):
-            return self.kubectl("get", "--raw", "/readyz", "--request-timeout=3s") == "ok"
+        with suppress(AssertionError, OSError):
+            return self.ask("GET", "/readyz", timeout=3) == b"ok"
         return False
 
     def is_ready(self) -> bool:
@@ -221,17 +255,19 @@ class Cluster:
         return [one["metadata"]["name"] for one in self.read("nodes")["items"] if _is_ready(one)]
 
     def remove_sessions(self) -> None:
-        """Remove every Pod, claim and Secret of tests, and wait until they are gone."""
-        self.kubectl("delete", "pods,pvc", "--all", "--grace-period=1", "--wait=false")
-        mine = "--field-selector=type!=kubernetes.io/service-account-token"
-        self.kubectl("delete", "secrets", mine, "--wait=false")
-        eventually(lambda: not self.read("pods,pvc")["items"], timeout=120, describe="Pods and claims are gone")
+        """Remove every Pod, claim and Secret of tests by force; their containers end a moment later."""
+        for pod in self.read("pods")["items"]:
+            if pod["metadata"].get("finalizers"):
+                self.change("pods", pod["metadata"]["name"], {"metadata": {"finalizers": None}})
+        mine = "fieldSelector=type!=kubernetes.io/service-account-token"
+        for kind, query in (("pods", ""), ("persistentvolumeclaims", ""), ("secrets", mine)):
+            self.ask("DELETE", _path(kind, query=query), {"gracePeriodSeconds": 0})
 
     # --- faults ---
 
     def node_of(self, pod: str) -> Node:
         """Return the node on which a Pod runs."""
-        name = self.read("pod", pod)["spec"]["nodeName"]
+        name = self.read("pods", pod)["spec"]["nodeName"]
         return next(node for node in self.nodes if node.name == name)
 
     def partition(self, node: Node) -> None:
@@ -244,8 +280,8 @@ class Cluster:
 
     def volume_directory(self, claim: str) -> Path:
         """Return where this machine has the files of a PersistentVolumeClaim."""
-        volume = self.read("pvc", claim)["spec"]["volumeName"]
-        path = Path(self.read("pv", volume)["spec"]["hostPath"]["path"])
+        volume = self.read("persistentvolumeclaims", claim)["spec"]["volumeName"]
+        path = Path(self.read("persistentvolumes", volume)["spec"]["hostPath"]["path"])
         return self.home / "volumes" / path.name
 
 
@@ -263,6 +299,18 @@ class _JoinedCluster(Cluster):
     @property
     def service_account_kubeconfig(self) -> Path:
         return self._directory / "kubeconfig-kandev"
+
+
+def _path(kind: str, name: str = "", query: str = "") -> str:
+    path = "/api/v1/"
+    if kind not in ("nodes", "persistentvolumes"):
+        path += f"namespaces/{NAMESPACE}/"
+    path += kind
+    if name:
+        path += f"/{name}"
+    if query:
+        path += f"?{query}"
+    return path
 
 
 def _is_ready(node: Mapping[str, Any]) -> bool:

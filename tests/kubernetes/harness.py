@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -46,13 +45,15 @@ class KubernetesHarness:
 
     def pod(self, session_id: str) -> dict[str, Any]:
         """Return the object of a session's Pod."""
-        return self.cluster.read("pod", names.pod_name(session_id))
+        return self.cluster.read("pods", names.pod_name(session_id))
 
     def kill(self, spec: LaunchSpec) -> None:
         """Kill agentctl with SIGKILL: all others in its container end with it."""
         name = names.pod_name(spec.session_id)
-        self.cluster.node_of(name).signal_container(name, "KILL")
+        node = self.cluster.node_of(name)
+        node.signal_container(name, "KILL")
         eventually(lambda: Pod(self.pod(spec.session_id)).end(), timeout=120, describe="the Pod has ended")
+        node.collect_garbage(name)
 
     @contextmanager
     def silence(self, spec: LaunchSpec) -> Iterator[None]:
@@ -91,8 +92,4 @@ class KubernetesHarness:
     def close(self) -> None:
         """Remove every Pod, also those whose end nobody has seen."""
         self.cluster.ensure()
-        for one in self.cluster.read("pods")["items"]:
-            if one["metadata"].get("finalizers"):
-                body = json.dumps({"metadata": {"finalizers": None}})
-                self.cluster.kubectl("patch", "pod", one["metadata"]["name"], "--type=merge", "-p", body)
         self.cluster.remove_sessions()

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import io
 from collections.abc import Sequence
-from typing import Any, Final
+from concurrent.futures import ThreadPoolExecutor
+from typing import Final, Protocol
 
 from tests.docker import engine as engines
 from tests.docker import machine_image
@@ -15,25 +16,27 @@ PAUSE: Final = "kandev-pause:test"
 _PAUSE_DOCKERFILE: Final = f'FROM {machine_image.NAME}:test\nSTOPSIGNAL SIGKILL\nENTRYPOINT ["sleep", "infinity"]\n'
 
 
-def provide(nodes: Sequence[engines.HasClient]) -> None:
-    """Build the images on the first node and copy them to the others."""
-    first, *others = nodes
-    client = first.client(timeout=300)
+class Machine(engines.HasClient, Protocol):
+    """A machine with a Docker engine."""
+
+    def wait_for_engine(self) -> None:
+        """Wait until the engine answers."""
+        ...
+
+
+def provide(machines: Sequence[Machine]) -> None:
+    """Build the images on every machine: faster than to copy them from one to the others."""
+    machine_image.archive()  # once for all
+    with ThreadPoolExecutor() as each:
+        list(each.map(_build, machines))
+
+
+def _build(machine: Machine) -> None:
+    machine.wait_for_engine()
+    engines.build_image(machine)
+    client = machine.client(timeout=300)
     try:
-        engines.build_image(first)
         progress = list(client.build(fileobj=io.BytesIO(_PAUSE_DOCKERFILE.encode()), tag=PAUSE, rm=True, decode=True))
         assert not [line for line in progress if "error" in line], progress[-3:]
-        for other in others:
-            copy(client, other, engines.IMAGE, PAUSE)
-    finally:
-        client.close()
-
-
-def copy(source: Any, target: engines.HasClient, *names: str) -> None:
-    """Copy images from an engine, given by its client, to a node."""
-    client = target.client(timeout=300)
-    try:
-        for name in names:
-            list(client.load_image(source.get_image(name)))
     finally:
         client.close()

@@ -6,15 +6,18 @@ import hashlib
 import json
 import os
 import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final
 
 import docker
 import yaml
-from docker.constants import DEFAULT_DOCKER_API_VERSION
-from docker.errors import DockerException
-from requests.exceptions import RequestException
+from docker.errors import NotFound
 
+from executors_app.runtimes.containers.connection import EngineAddress
+from executors_app.runtimes.containers.engine import open_engine
+from executors_app.wire.errors import RuntimeUnavailable
 from tests.kubernetes import build, network
 from tests.kubernetes.certificates import ClusterCertificates, certificate_user, write_kubeconfig
 from tests.kubernetes.images import PAUSE
@@ -22,6 +25,7 @@ from tests.kubernetes.namespaces import SEARCHED, Namespace
 from tests.waiting import eventually
 
 CONTROL_GROUPS: Final = Path("/sys/fs/cgroup")
+_NO_SANDBOX: Final = "io.kubernetes.docker.type=container"
 OOM_SAFE_RUNC: Final = Path(__file__).with_name("runc-without-oom-score")
 
 
@@ -83,6 +87,8 @@ class Node(Namespace):
             "nodeStatusUpdateFrequency": "2s",
             "nodeLeaseDurationSeconds": 8,
             "syncFrequency": "5s",
+            "kubeAPIQPS": 50,
+            "kubeAPIBurst": 100,
             "evictionHard": {},
             "imageGCHighThresholdPercent": 100,
             "resolvConf": "",
@@ -103,7 +109,7 @@ class Node(Namespace):
     # --- programs ---
 
     def start_engine(self) -> None:
-        """Start its Docker engine and wait until it answers."""
+        """Start its Docker engine, which answers a moment later."""
         home = self.directory / "docker"
         (home / "pid").unlink(missing_ok=True)  # of an engine that lost its power
         arguments = {
@@ -121,6 +127,9 @@ class Node(Namespace):
             "--log-level": "error",
         }
         self.spawn("dockerd", arguments)
+
+    def wait_for_engine(self) -> None:
+        """Wait until its Docker engine answers."""
         eventually(self._engine_answers, describe=f"the engine of {self.name} answers")
 
     def start_kubelet(self) -> None:
@@ -179,37 +188,70 @@ class Node(Namespace):
 
     def containers(self) -> list[dict[str, Any]]:
         """Return the running containers of Pods, without those that only hold a network."""
-        client = self.client()
-        try:
-            found = client.containers(filters={"label": "io.kubernetes.docker.type=container"})
-        finally:
-            client.close()
-        return list(found)
+        with self._connected() as client:
+            return list(client.containers(filters={"label": _NO_SANDBOX}))
 
     def signal_container(self, pod_name: str, name: str) -> None:
         """Send a signal to the first process of a Pod's running containers. Raises AssertionError if there is none."""
-        client = self.client()
-        labels = ["io.kubernetes.docker.type=container", f"io.kubernetes.pod.name={pod_name}"]
-        try:
-            found = client.containers(filters={"label": labels})
+        with self._connected() as client:
+            found = client.containers(filters=_of_pod(pod_name))
             assert found, f"{pod_name} does not run on {self.name}"
             for one in found:
                 client.kill(one["Id"], name)
-        finally:
-            client.close()
+
+    def run_in(self, pod_name: str, user: str, *command: str, privileged: bool = False) -> tuple[int, str]:
+        """Run a command in a Pod's running container; return its exit code and its output."""
+        with self._connected() as client:
+            [found] = client.containers(filters=_of_pod(pod_name))
+            made = client.exec_create(found["Id"], list(command), user=user, privileged=privileged)
+            output: bytes = client.exec_start(made["Id"])
+            return int(client.exec_inspect(made["Id"])["ExitCode"]), output.decode(errors="replace")
 
     def execute(self, pod_name: str, user: str, *command: str) -> str:
         """Run a command in a Pod's running container, which must succeed; return its output."""
-        client = self.client()
-        labels = ["io.kubernetes.docker.type=container", f"io.kubernetes.pod.name={pod_name}"]
+        code, output = self.run_in(pod_name, user, *command)
+        assert code == 0, output
+        return output.strip()
+
+    def collect_garbage(self, pod_name: str) -> None:
+        """Remove the ended containers of a Pod, as kubelet does once a minute: its object cannot go before."""
+        with self._connected() as client:
+            for one in client.containers(all=True, filters=_of_pod(pod_name) | {"status": "exited"}):
+                with suppress(NotFound):
+                    client.remove_container(one["Id"])
+
+    def expose_to_oom(self, pod_name: str) -> None:
+        """Let the kernel kill the first process of a Pod's container before any other when its memory is used up."""
+        code, output = self.run_in(pod_name, "0:0", "sh", "-c", "echo 1000 >/proc/1/oom_score_adj", privileged=True)
+        assert code == 0, output
+
+    @contextmanager
+    def pressure(self) -> Iterator[None]:
+        """Let the node find its disk too full during the block, so that it evicts its Pods."""
+        path = self.directory / "kubelet.yaml"
+        configuration = path.read_text()
+        changed = yaml.safe_load(configuration)
+        changed |= {"evictionHard": {"nodefs.available": "100%"}, "evictionPressureTransitionPeriod": "1s"}
+        path.write_text(yaml.safe_dump(changed))
+        self.restart_kubelet()
         try:
-            [found] = client.containers(filters={"label": labels})
-            made = client.exec_create(found["Id"], list(command), user=user)
-            output: bytes = client.exec_start(made["Id"])
-            assert client.exec_inspect(made["Id"])["ExitCode"] == 0, output
+            yield
+        finally:
+            path.write_text(configuration)
+            self.restart_kubelet()
+
+    def restart_kubelet(self) -> None:
+        """Kill its kubelet and start it again: it registers its node only when it starts."""
+        self.kill("kubelet")
+        self.start_kubelet()
+
+    @contextmanager
+    def _connected(self) -> Iterator[Any]:
+        client = self.client()
+        try:
+            yield client
         finally:
             client.close()
-        return output.decode().strip()
 
     @property
     def _kubeconfig(self) -> Path:
@@ -219,14 +261,16 @@ class Node(Namespace):
         return f"{build.unpacked('usr/bin')}:{build.unpacked('usr/sbin')}:{SEARCHED}"
 
     def _engine_answers(self) -> bool:
-        # A client that is told its version asks nothing when it is created.
-        client = docker.APIClient(base_url=f"unix://{self.socket}", version=DEFAULT_DOCKER_API_VERSION, timeout=5)
         try:
-            return bool(client.ping())
-        except (DockerException, RequestException):
+            with open_engine(EngineAddress(f"unix://{self.socket}"), 5) as engine:
+                return bool(engine.identity())
+        except RuntimeUnavailable:
             return False
-        finally:
-            client.close()
+
+
+def _of_pod(name: str) -> dict[str, Any]:
+    """Return the filter for the containers of a Pod, without the one that only holds its network."""
+    return {"label": [_NO_SANDBOX, f"io.kubernetes.pod.name={name}"]}
 
 
 def _remove_group(group: Path) -> None:

@@ -56,12 +56,12 @@ def writer(cluster: Cluster) -> Iterator[Node]:
 
 def phase(cluster: Cluster) -> str:
     """Return the Pod's phase."""
-    return str(cluster.read("pod", NAME)["status"].get("phase"))
+    return str(cluster.read("pods", NAME)["status"].get("phase"))
 
 
 def condition(cluster: Cluster, node: Node) -> str:
     """Return whether a node is ready: *True*, *False* or *Unknown*."""
-    conditions: list[dict[str, Any]] = cluster.read("node", node.name)["status"]["conditions"]
+    conditions: list[dict[str, Any]] = cluster.read("nodes", node.name)["status"]["conditions"]
     return next(str(one["status"]) for one in conditions if one["type"] == "Ready")
 
 
