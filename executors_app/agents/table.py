@@ -66,7 +66,8 @@ _ACP = (
         argv=("agentao", "--acp", "--stdio"),
         history_context_injection=True,
         replays_on_load=True,
-        gone_patterns=(r"No sessions directory found", r"Session not found"),
+        # It saves when its stdin closes, and a kill may come at any moment of that: with or without folder and file.
+        gone_patterns=(r"No sessions directory found", r"No saved sessions found", r"Session '.*' not found"),
         install="pip install agentao",
         key="OPENAI_API_KEY",
         stores="`.agentao/` in the workspace",

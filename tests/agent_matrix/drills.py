@@ -24,7 +24,6 @@ HISTORY: Final = "EXECUTION HISTORY"
 PATIENCE: Final = 150
 """Timeout in seconds for an agent's reaction."""
 QUESTION: Final = "what was the word?"
-_ENDS: Final = ("session.run.completed", "session.run.cancelled", "session.run.failed", "session.run.interrupted")
 
 
 @dataclass
@@ -73,7 +72,7 @@ class RealAgentDrill:
 
     def ends(self) -> list[str]:
         """Return the name of each turn's end event, oldest first."""
-        return [name for name in self.session.names() if name in _ENDS]
+        return self.session.turn_ends()
 
     def wait_for_end(self, before: int) -> str:
         """Wait until a turn has ended after ``before`` others; return how it ended."""
@@ -112,12 +111,7 @@ class RealAgentDrill:
         """
         before, ended = len(self.model.requests), len(self.ends())
         self.session.prompt(f"{QUESTION} ({self.name})")
-        eventually(
-            lambda: len(self.ends()) > ended or self._waits_for_a_choice(),
-            timeout=PATIENCE,
-            describe=f"{self.name} answers, or a user has to choose",
-        )
-        if len(self.ends()) == ended:
+        if self.session.wait_for_turn(ended, PATIENCE) is None:
             self.asks_first = True
             self.deployment.api("POST", f"{self.session.path}/resume/", {"mode": "auto"})
         if (end := self.wait_for_end(ended)) == "failed":
@@ -133,10 +127,6 @@ class RealAgentDrill:
         """Return the version that the agent has reported."""
         agents = [one["evidence"].get("agent") or {} for one in self.session.receipts()]
         return next((str(one["version"]) for one in agents if one.get("version")), "")
-
-    def _waits_for_a_choice(self) -> bool:
-        status = self.session.status()
-        return status["error_code"] == "token_rejected" and status["queued_prompts"] == 1 and not status["starting"]
 
     def starts(self) -> list[dict[str, Any]]:
         """Return the receipts of starts, oldest first, without take-overs of a running agent."""

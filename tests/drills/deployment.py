@@ -56,6 +56,9 @@ executor.save()
 print(executor.id)
 """
 
+TURN_ENDS = frozenset(f"session.run.{end}" for end in ("completed", "cancelled", "failed", "interrupted"))
+"""The events that end a turn."""
+
 
 @cache
 def _create_once(server: str) -> Deployment:
@@ -328,6 +331,34 @@ class Session:
             raise AssertionError(f"{error}\n{self.status()}\n{self.deployment.log()[-3000:]}") from None
         assert found is not None
         return found
+
+    def turn_ends(self) -> list[str]:
+        """Return the name of the event that ended each turn, oldest first."""
+        return [name for name in self.names() if name in TURN_ENDS]
+
+    def wait_for_turn(self, before: int, timeout: float) -> str | None:
+        """Wait until a turn has ended after ``before`` others; return its event, or None if a person has to choose.
+
+        They have to if the conversation is lost. A session that Kandev has given up fails at once, with the reason.
+        """
+
+        def is_over() -> bool:
+            if len(self.turn_ends()) > before:
+                return True
+            status = self.status()
+            rests = not status["starting"]
+            assert status["state"] != "FAILED" or not rests, status["error_message"]
+            return rests and status["error_code"] == "token_rejected" and status["queued_prompts"] == 1
+
+        try:
+            eventually(is_over, timeout=timeout, describe="a turn has ended, or a person has to choose")
+        except AssertionError as error:
+            raise AssertionError(f"{error}\n{self.status()}\n{self.log()[-3000:]}") from None
+        return next(iter(self.turn_ends()[before:]), None)
+
+    def log(self) -> str:
+        """Return the lines of the server's log that name the session."""
+        return "\n".join(line for line in self.deployment.log().splitlines() if self.id in line)
 
     def prompt(self, text: str) -> None:
         """Send ``POST prompt/``."""

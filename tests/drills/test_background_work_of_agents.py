@@ -31,7 +31,6 @@ LIMIT: Final = 180
 """Seconds for what an agent does: several start at the same time."""
 ENDED: Final = "session.outside_work.interrupted"
 """The event that names processes that have ended."""
-TURN_ENDS: Final = frozenset(f"session.run.{end}" for end in ("completed", "cancelled", "failed", "interrupted"))
 
 
 @dataclass
@@ -51,10 +50,6 @@ class LeavingAgent:
         """The file to which each run of the command adds its pid."""
         return Path(self.session.row["worktree_path"]) / "left"
 
-    def turns(self) -> list[str]:
-        """How its turns have ended."""
-        return [name for name in self.session.names() if name in TURN_ENDS]
-
     def listed(self) -> dict[str, dict[str, Any]]:
         """Return what the status lists of the command, by command line: some agents keep its shell, too."""
         listed = self.session.status()["background_processes"]
@@ -62,21 +57,13 @@ class LeavingAgent:
 
     def ask(self, text: str) -> None:
         """Send a prompt, and wait until its turn has completed."""
-        before = len(self.turns())
+        before = len(self.session.turn_ends())
         self.session.prompt(text)
-        eventually(
-            lambda: len(self.turns()) > before or self._waits_for_a_choice(),
-            timeout=LIMIT,
-            describe=f"{self.name} has ended a turn",
-        )
-        if len(self.turns()) == before:
+        end = self.session.wait_for_turn(before, LIMIT)
+        if end is None:
             self.session.deployment.api("POST", f"{self.session.path}/resume/", {"mode": "auto"})
-            eventually(lambda: len(self.turns()) > before, timeout=LIMIT, describe=f"{self.name} has ended a turn")
-        assert self.turns()[before] == "session.run.completed"
-
-    def _waits_for_a_choice(self) -> bool:
-        status = self.session.status()
-        return status["error_code"] == "token_rejected" and status["queued_prompts"] == 1 and not status["starting"]
+            end = self.session.wait_for_turn(before, LIMIT)
+        assert end == "session.run.completed"
 
     def check_ran_once(self) -> None:
         """Check that the model has called the command once, and that it has run once."""
@@ -143,8 +130,7 @@ def _started(deployment: Deployment, model: ModelServer, name: str, home: Path, 
 
 def _is_listed(agent: LeavingAgent) -> None:
     """After the end of its turn, the command is listed with its start and its CPU time."""
-    eventually(agent.turns, timeout=LIMIT, describe=f"{agent.name} has ended its turn")
-    assert agent.turns() == ["session.run.completed"]
+    assert agent.session.wait_for_turn(0, LIMIT) == "session.run.completed"
     agent.left = identity.identify(int(agent.note.read_text()))
     assert agent.left is not None, "the command has outlived the turn"
     assert command_line_of(agent.left.pid) == agent.command
@@ -206,4 +192,4 @@ def _is_named_to_the_agent(agent: LeavingAgent) -> None:
 def test_what_became_of_a_command_is_told_whichever_process_is_killed(name: str, drill: Drill) -> None:
     require(name)
     if failure := drill.failures.get(name):
-        raise AssertionError(f"{failure}\n{drill.deployment.log()[-3000:]}") from failure
+        raise AssertionError(f"{failure}\n{drill.agents[name].session.log()[-3000:]}") from failure

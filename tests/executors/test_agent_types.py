@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import sys
 from pathlib import Path
@@ -16,7 +17,7 @@ from executors_app.plugins import agent_types, listed_agent_types, missing_progr
 from executors_app.wire.protocol import EXECUTION_MARKER
 from tests.agents.hosts import RecordingHost
 from tests.real_agents.bare_agent import bare_agent, offered_capabilities
-from tests.real_agents.homes import AGENT_TYPES, FORGETFUL, REAL_AGENTS, real_agent
+from tests.real_agents.homes import AGENT_TYPES, FORGETFUL, REAL_AGENTS, RealAgent, real_agent
 from tests.real_agents.model_server import running_model
 
 KINDS = sorted(agent_types().values(), key=lambda kind: kind.name)
@@ -134,20 +135,44 @@ async def test_published_agent_reports_gone_conversation_by_its_patterns(
     kind: str, published: str, tmp_path: Path
 ) -> None:
     with running_model() as model:
-        agent = real_agent(published, tmp_path / "home", model.url)
-        driver = acp.create(RecordingHost(), {EXECUTION_MARKER: "agent-type-test"})
-        request = StartRequest(
-            launch_id="launch",
-            argv=agent.argv,
-            env=agent.env,
-            cwd=str(tmp_path),
-            strategy="native",
-            resume_token="019a0000-0000-7000-8000-000000000000",
-            gone_patterns=agent_types()[kind].gone_patterns,
-        )
-        try:
-            with pytest.raises(StartFailed) as failed:
-                await driver.start(request)
-        finally:
-            await driver.stop(1)
-    assert (failed.value.code, failed.value.token_valid) == ("token_rejected", False)
+        failed = await _failed_resume(real_agent(published, tmp_path / "home", model.url), kind, tmp_path)
+    assert (failed.code, failed.token_valid) == ("token_rejected", False)
+
+
+@pytest.mark.real_agent
+@pytest.mark.parametrize("stored", ["no folder", "an empty folder", "a torn file", "another conversation"])
+async def test_agentao_reports_gone_conversation_whatever_its_last_save_left(stored: str, tmp_path: Path) -> None:
+    """It saves when its stdin closes: a kill of agentctl may interrupt that at any step."""
+    folder = tmp_path / ".agentao" / "sessions"
+    if stored != "no folder":
+        folder.mkdir(parents=True)
+    if stored == "a torn file":
+        (folder / "20261130_140000_000000.json.tmp").write_text("{")
+    if stored == "another conversation":
+        other = {"session_id": "another", "messages": []}
+        (folder / "20261130_140000_000000.json").write_text(json.dumps(other))
+    agent = real_agent("agentao", tmp_path / "home", "http://127.0.0.1:9/v1")
+
+    failed = await _failed_resume(agent, "agentao", tmp_path)
+
+    assert (failed.code, failed.token_valid) == ("token_rejected", False)
+
+
+async def _failed_resume(agent: RealAgent, kind: str, folder: Path) -> StartFailed:
+    """Ask an agent for a conversation that it does not have; return how its start fails."""
+    driver = acp.create(RecordingHost(), {EXECUTION_MARKER: "agent-type-test"})
+    request = StartRequest(
+        launch_id="launch",
+        argv=agent.argv,
+        env=agent.env,
+        cwd=str(folder),
+        strategy="native",
+        resume_token="019a0000-0000-7000-8000-000000000000",
+        gone_patterns=agent_types()[kind].gone_patterns,
+    )
+    try:
+        with pytest.raises(StartFailed) as failed:
+            await driver.start(request)
+    finally:
+        await driver.stop(1)
+    return failed.value

@@ -85,7 +85,8 @@ _SAYS_GONE: Final = re.compile(
     r"|\b(?:no such|unknown|could not find|couldn't find|cannot find|failed to find|unable to (?:find|locate))"
     r"(?: the| any| a)?"
     r" (?:session|conversation|thread|chat)\b"
-    r"|\bno (?:session|conversation|thread|chat)(?: was)? found\b|(?:session|conversation|thread|chat)_?not_?found"
+    r"|\bno (?:(?:saved|stored|previous|earlier|existing|matching) )?(?:session|conversation|thread|chat)s?"
+    r"(?: (?:was|were))? found\b|(?:session|conversation|thread|chat)_?not_?found"
     # With an id behind the word, which has a digit in it or is quoted.
     r"|\b(?:session|conversation|thread|chat)(?:(?: with)? id| history| file)?:?"
     r"(?: \"?[\w.:-]*\d[\w.:-]*\"?| [\"'`][^\"'`]{1,100}[\"'`])?"
