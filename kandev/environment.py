@@ -279,6 +279,8 @@ class Environment:
     """Hosts (``host`` or ``host:port``) that webhooks may call in a private network or over plain http."""
     log_format: str = _entry(_one_of("console", "json"), "console")
     """Format of log lines: for people, or one JSON object per line."""
+    beat_path: Path | None = _entry(_optional_path)
+    """File that a supervisor or a worker touches as long as it does not hang, one for each process. Unset: none."""
     crash_at: str = _entry(_crash_point)
     """For tests only: the crash point at which a process kills itself (`executors_app.machine.crash_points`)."""
     crash_dir: Path | None = _entry(_optional_path)

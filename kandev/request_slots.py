@@ -39,8 +39,10 @@ _MAX_REMEMBERED: Final = 10_000
 """Credentials whose users are remembered."""
 _API_PATH: Final = "/api/"
 """Where tokens count; on pages only the session cookie does."""
-_PROBE_PATHS: Final = frozenset({"/healthz", "/metrics"})
-"""Paths that do not wait for pages and the API: they have slots of their own, in which networks take turns."""
+_PROBE_PATHS: Final = ("/healthz", "/readyz", "/metrics")
+"""Paths that do not wait for pages and the API: each has slots of its own, in which networks take turns. Metrics may
+wait for a database that hangs: if a web process did not answer ``/healthz`` meanwhile, it would be restarted for that.
+"""
 MAX_PROBES: Final = 4
 MAX_PROBES_PER_NETWORK: Final = 2
 _REFUSAL: Final = b'{"code":"throttled","message":"There are too many requests at once. Try again.","details":{}}'
@@ -157,7 +159,7 @@ class RequestSlotsMiddleware:
 
     def __init__(self, inner: Application, session_cookie: str, slots: RequestSlots | None = None):
         self._inner, self._slots = inner, slots or RequestSlots()
-        self._probe_slots = RequestSlots(MAX_PROBES, MAX_PROBES_PER_NETWORK)
+        self._probe_slots = {path: RequestSlots(MAX_PROBES, MAX_PROBES_PER_NETWORK) for path in _PROBE_PATHS}
         self._cookie = session_cookie
         self._users: OrderedDict[bytes, bytes] = OrderedDict()
         """Users by credential: one may have many tokens and logins, and is still one caller."""
@@ -168,7 +170,7 @@ class RequestSlotsMiddleware:
             await self._inner(scope, receive, send)
             return
         if scope["path"] in _PROBE_PATHS:
-            slots, credential = self._probe_slots, b""
+            slots, credential = self._probe_slots[scope["path"]], b""
         else:
             slots, credential = self._slots, credential_of(scope, self._cookie)
         user = self._users.get(credential)

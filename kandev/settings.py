@@ -25,6 +25,7 @@ _env = read_environment()
 KANDEV_DATA_DIR = prepare_data_directory(_env.data_dir)
 KANDEV_EMBEDDED = not _env.database_url
 KANDEV_HOST_NAME = _env.host_name
+KANDEV_BEAT_PATH = _env.beat_path
 KANDEV_REDIS_URL = _env.redis_url
 KANDEV_METRICS_TOKEN = _env.metrics_token
 KANDEV_RECOVERY_POLICY = _env.recovery_policy

@@ -7,15 +7,18 @@ import os
 import stat
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
-from django.core.management.base import CommandError
+from django.core.management.base import CommandError, CommandParser
 from django.db import DatabaseError, Error, connection, connections
 from django.db.migrations.executor import MigrationExecutor
 from django.db.migrations.loader import MigrationLoader
+
+from executors_app.backoff import Backoff
 
 log = logging.getLogger(__name__)
 
@@ -197,6 +200,30 @@ def count_unapplied_migrations() -> int:
     """Return the number of migrations that the database lacks."""
     executor = MigrationExecutor(connection)
     return len(executor.migration_plan(executor.loader.graph.leaf_nodes()))
+
+
+def add_wait_option(parser: CommandParser) -> None:
+    """Add ``--wait-for-database``."""
+    parser.add_argument(
+        "--wait-for-database",
+        action="store_true",
+        help="if the database cannot be reached at the start, wait for it instead of ending with status 2",
+    )
+
+
+def wait_for_database() -> None:
+    """Return when the database can be reached; what it says until then is logged once."""
+    backoff, is_waiting = Backoff(), False
+    while True:
+        try:
+            connection.ensure_connection()
+        except Error as error:
+            if not is_waiting:
+                log.warning("the database cannot be reached, waiting for it: %s", str(error).splitlines()[0])
+            is_waiting = True
+            time.sleep(backoff.record_failure())
+        else:
+            return
 
 
 @contextmanager

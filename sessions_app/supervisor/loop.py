@@ -13,6 +13,7 @@ from executors_app.backoff import Backoff
 from executors_app.machine import crash_points
 from sessions_app.jobs import JOBS
 from sessions_app.kernel import actor_context
+from sessions_app.kernel.beat_file import BeatFile
 from sessions_app.metrics.counters import METRICS_BUFFER
 from sessions_app.portable import database_restore
 from sessions_app.recovery.recheck_queue import RecheckQueue
@@ -47,6 +48,7 @@ class SupervisorLoop:
         self.rechecks = RecheckQueue()
         self.database_changed = Signal()
         self.unknown: set[str] = set()
+        self._beat_file = BeatFile()
         self.jobs = [job(self) for job in JOBS]
         self._has_swept = False
         self._tasks: list[asyncio.Task[None]] = []
@@ -119,7 +121,10 @@ class SupervisorLoop:
     async def _renew_leases(self) -> None:
         """Renew at a third of a lease's lifetime, so that two renewals may fail before it expires."""
         await asyncio.sleep(settings.KANDEV_LEASE_TTL / 3)
-        await self.registry.database(leases.record_heartbeat, self.registry.boot_id)
+        try:
+            await self.registry.database(leases.record_heartbeat, self.registry.boot_id)
+        finally:
+            self._beat_file.touch()  # also after an error: then it is the database that does not work
         renewed = await self.registry.database(leases.renew_leases, self.registry.boot_id)
         for job in self.jobs:
             await job.renew_leases()

@@ -157,7 +157,7 @@ FILES: Final[Mapping[str, str]] = {
             *("workflows/examples", "workflows/loader/loading"),
         )
     },
-    **{f"kandev/{name}.py": OURS for name in ("databases", "environment", "settings")},
+    **{f"kandev/{name}.py": OURS for name in ("databases", "environment", "liveness", "settings")},
 }
 """Modules that open files."""
 NOTHING: Final = ""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
@@ -97,3 +98,16 @@ def test_unreachable_database_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(health, "_has_unapplied_migrations", no_answer)
     answer = Client().get("/readyz")
     assert (answer.status_code, answer.json()["missing"]) == (503, ["database"])
+
+
+@pytest.mark.django_db
+def test_process_that_was_ready_once_stays_so_for_a_probe(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(health, "_was_ready", threading.Event())
+    web = Client()
+    assert web.get("/readyz?once").status_code == 503
+    supervisor_beat(0, swept=True)()
+    assert web.get("/readyz").json()["status"] == "ready"
+    Supervisor.objects.all().delete()
+    assert web.get("/readyz").status_code == 503
+    answer = web.get("/readyz?once")
+    assert (answer.status_code, answer.json()) == (200, {"status": "was ready"})

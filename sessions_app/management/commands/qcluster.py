@@ -18,6 +18,7 @@ from multiprocessing.context import ForkProcess
 from queue import SimpleQueue
 from typing import Any, Final
 
+from django.core.management.base import CommandParser
 from django.db import Error, connections
 from django.utils import timezone
 from django_q.brokers import Broker, get_broker
@@ -34,6 +35,7 @@ from sessions_app.hosts.heartbeats import Heartbeat
 from sessions_app.hosts.models import Role
 from sessions_app.hosts.troubles import TroubleWatch
 from sessions_app.kernel import wakeups
+from sessions_app.kernel.beat_file import BeatFile
 from sessions_app.management.child_processes import (
     leave_signal_socket,
     make_parent_death_hook,
@@ -41,7 +43,13 @@ from sessions_app.management.child_processes import (
     wait_for_signal_or_exit,
 )
 from sessions_app.management.preloading import Preloading
-from sessions_app.management.startup import refuse_incompatible_database, report_database_errors, set_private_umask
+from sessions_app.management.startup import (
+    add_wait_option,
+    refuse_incompatible_database,
+    report_database_errors,
+    set_private_umask,
+    wait_for_database,
+)
 from sessions_app.worker import (
     maintenance,  # noqa: F401 - so that no job has to import them
     notifications,  # noqa: F401 - so that no job has to import them
@@ -54,6 +62,11 @@ class Command(Cluster):  # type: ignore[misc]
 
     help = "Run the background worker until it is stopped."
 
+    def add_arguments(self, parser: CommandParser) -> None:
+        """Add the options."""
+        super().add_arguments(parser)
+        add_wait_option(parser)
+
     def handle(self, *args: Any, run_once: bool = False, cluster_name: str | None = None, **options: Any) -> None:
         """Run. Every process that is forked from here on ends with the process that forked it.
 
@@ -61,6 +74,8 @@ class Command(Cluster):  # type: ignore[misc]
         """
         set_private_umask()
         os.register_at_fork(before=_remember_parent, after_in_child=_end_with_parent)
+        if options["wait_for_database"]:
+            wait_for_database()
         with report_database_errors():
             refuse_incompatible_database()
             Worker(cluster_name).run(once=run_once)
@@ -106,6 +121,7 @@ class Worker:
         """The version of the database in which no job was due soon; empty: one may be due."""
         self._backoff = Backoff()
         self._heartbeat = Heartbeat(Role.WORKER)
+        self._beat_file = BeatFile()
         self._troubles = TroubleWatch()
         self._preloading = Preloading(for_web=False)
         self._stops = False
@@ -205,6 +221,7 @@ class Worker:
 
     def _wait(self, signals: socket.socket, seconds: float) -> None:
         """Wait for a signal or the end of a job, at most ``seconds``, then forget the jobs that have ended."""
+        self._beat_file.touch()
         wait_for_signal_or_exit(signals, self._running, seconds)
         now = time.monotonic()
         for process, killed_at in list(self._running.items()):

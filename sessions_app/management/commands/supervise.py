@@ -15,10 +15,12 @@ from django.core.management.base import CommandError, CommandParser
 from sessions_app.management.output import VisibleCommand
 from sessions_app.management.preloading import load_later
 from sessions_app.management.startup import (
+    add_wait_option,
     refuse_incompatible_database,
     report_database_errors,
     restrict_in_background,
     set_private_umask,
+    wait_for_database,
 )
 from sessions_app.supervisor.leases import LockUnusable, SupervisorLock
 from sessions_app.supervisor.loop import SupervisorLoop
@@ -35,8 +37,9 @@ class Command(VisibleCommand):
     requires_system_checks: list[str] = []
 
     def add_arguments(self, parser: CommandParser) -> None:
-        """Add ``--no-sweep``."""
+        """Add the options."""
         parser.add_argument("--no-sweep", action="store_true", help="skip the initial sweep")
+        add_wait_option(parser)
 
     def handle(self, *args: Any, **options: Any) -> None:
         """Run until stopped. Exits with status 2 and one line if the database cannot be used at the start."""
@@ -47,6 +50,8 @@ class Command(VisibleCommand):
         gc.set_threshold(10_000, 20, 50)
         load_later(for_web=False)
         try:
+            if options["wait_for_database"]:
+                wait_for_database()
             with report_database_errors():
                 refuse_incompatible_database()
                 asyncio.run(_supervise(first_sweep=not options["no_sweep"]))

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from functools import cache
+from typing import Final
 
 from django.contrib.auth.decorators import login_not_required
 from django.db import Error, connection
@@ -15,6 +17,9 @@ from django.views.decorators.cache import never_cache
 from executors_app.secret_key import is_secret_key_wrong
 from sessions_app.hosts.services import roles_down
 from sessions_app.models import Supervisor
+
+_was_ready: Final = threading.Event()
+"""Set once this process has been ready."""
 
 
 @login_not_required
@@ -31,7 +36,12 @@ def readyz(request: HttpRequest) -> JsonResponse:
 
     ``down`` names the roles that are down although requests can be served: nobody need log in to read this page, so it
     names no host.
+
+    With ``?once``, a process that has been ready keeps 200 as long as it responds. For proxies without a page of their
+    own: a new process gets requests only when they can be served, and later it says itself what is missing.
     """
+    if "once" in request.GET and _was_ready.is_set():
+        return JsonResponse({"status": "was ready"})
     missing = missing_dependencies()
     if missing:
         return JsonResponse({"status": "not ready", "missing": missing}, status=503)
@@ -39,6 +49,7 @@ def readyz(request: HttpRequest) -> JsonResponse:
         down = roles_down()
     except Error:  # the database has gone meanwhile
         return JsonResponse({"status": "not ready", "missing": ["database"]}, status=503)
+    _was_ready.set()
     return JsonResponse({"status": "ready", "missing": [], "down": down})
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import fields
+from pathlib import Path
 from typing import Any
 
 import kubernetes_validate
@@ -13,9 +14,23 @@ import yaml
 
 from executors_app import __version__
 from executors_app.runtimes.kubernetes.cluster import RIGHTS
+from kandev import liveness
 from kandev.environment import Environment, read_environment, variable_name
 from kandev.graceful_end import END_WITHIN
-from tests.deploy.helm.charts import CHART, EVERYTHING, MINIMAL, NAMESPACE, SETS, Refused, Rendered, render, with_value
+from sessions_app.kernel.beat_file import TOUCH_EVERY
+from tests.deploy.helm.charts import (
+    CHART,
+    DEFAULTS,
+    EVERYTHING,
+    MINIMAL,
+    NAMESPACE,
+    SETS,
+    Refused,
+    Rendered,
+    render,
+    with_value,
+)
+from tests.services import ROOT
 
 CLUSTER = "1.37"
 """Version of Kubernetes whose schemas are asked; the chart says which is the oldest."""
@@ -213,12 +228,40 @@ class TestProcesses:
         (web,) = dict(render(SETS["defaults"]).pods())["web"]["containers"]
         probes = {kind: web[f"{kind}Probe"]["httpGet"] for kind in ("startup", "readiness", "liveness")}
         assert {kind: probe["path"] for kind, probe in probes.items()} == {
-            "startup": "/readyz",
-            "readiness": "/healthz",
+            "startup": "/healthz",
+            "readiness": "/readyz?once",
             "liveness": "/healthz",
         }
         for probe in probes.values():
             assert probe["httpHeaders"] == [{"name": "Host", "value": "kandev.example"}]
+
+    @every_set
+    def test_process_is_never_restarted_for_what_others_lack(self, values: dict[str, Any]) -> None:
+        """Probes that restart ask for the process alone: in an outage of the database, restarts would never end."""
+        for component in PROCESSES:
+            (container,) = dict(render(values).pods())[component]["containers"]
+            restarting = [container[kind] for kind in ("startupProbe", "livenessProbe") if kind in container]
+            asked = {probe["httpGet"]["path"] for probe in restarting if "httpGet" in probe}
+            assert asked <= {"/healthz"} and restarting
+
+    @pytest.mark.parametrize("component", ["supervisor", "worker"])
+    def test_process_without_a_port_is_judged_by_the_file_that_it_touches(self, component: str) -> None:
+        spec = dict(render(SETS["defaults"]).pods())[component]
+        (container,) = spec["containers"]
+        probe = container["livenessProbe"]
+        *command, path, limit = probe["exec"]["command"]
+        assert command == ["python3", "-P"] and (ROOT / Path(path).relative_to("/opt/kandev")).is_file()
+        assert "WORKDIR /opt/kandev\n" in (CHART.parent / "Dockerfile").read_text()
+        file = Path(environment(spec)["KANDEV_BEAT_PATH"])
+        mounts = {one["mountPath"]: one["name"] for one in container["volumeMounts"]}
+        (volume,) = (one for one in spec["volumes"] if one["name"] == mounts[str(file.parent)])
+        assert volume["emptyDir"]["medium"] == "Memory"
+        assert container["readinessProbe"]["exec"]["command"] == ["test", "-e", str(file)]
+        assert float(limit) == liveness.LIMIT > 4 * TOUCH_EVERY
+        assert probe["timeoutSeconds"] > liveness.ANSWERS_WITHIN
+        # After an outage, a process notices within this time that it is over.
+        assert probe["periodSeconds"] * (probe["failureThreshold"] - 1) >= 60
+        assert container["args"][-1] == "--wait-for-database"
 
     @every_set
     def test_web_process_has_time_to_answer_what_it_has_begun(self, values: dict[str, Any]) -> None:
@@ -255,6 +298,11 @@ class TestProcesses:
 
 
 class TestUpgrades:
+    @pytest.mark.parametrize("name", ["kandev-migrate", "kandev-recover-sessions"])
+    def test_failed_step_is_kept_for_its_log_until_it_is_tried_again(self, name: str) -> None:
+        policy = render(SETS["defaults"]).named("Job", name)["metadata"]["annotations"]["helm.sh/hook-delete-policy"]
+        assert policy == "before-hook-creation,hook-succeeded"
+
     def test_database_is_migrated_before_new_code_runs(self) -> None:
         job = render(SETS["defaults"]).named("Job", "kandev-migrate")
         assert job["metadata"]["annotations"]["helm.sh/hook"] == "pre-install,pre-upgrade"
@@ -267,6 +315,7 @@ class TestUpgrades:
         job = render(SETS["defaults"]).named("Job", "kandev-recover-sessions")
         assert job["metadata"]["annotations"]["helm.sh/hook"] == "post-upgrade"
         assert job["spec"]["backoffLimit"] == 0
+        assert job["spec"]["activeDeadlineSeconds"] > 90, "and it does not run for ever"
         (container,) = job["spec"]["template"]["spec"]["containers"]
         *command, begun = container["args"]
         assert command == [*["python3", "manage.py", "recover_sessions", "--wait", "90", "--strict", "--since"]]
@@ -280,6 +329,10 @@ class TestValues:
         ("path", "value", "words"),
         [
             ("image.repository", "", "image.repository"),
+            ("image.repository", "registry.example/kandev:1.0", "repository"),
+            ("sessions.image", "", "Set sessions.image to the image that deploy/Dockerfile.agentctl builds"),
+            ("sessions.networkPolicy.allowed", [{"cidr": "example.com"}], "cidr"),
+            ("site.trustedProxies", ["ingress-nginx"], "trustedProxies"),
             ("site.host", "", "site.host"),
             ("site.host", "https://kandev.example", "host"),
             ("ingress.enabled", True, "site.trustedProxies"),
@@ -289,6 +342,9 @@ class TestValues:
             ("settings.KANDEV_SECRET_KEY", "secret", "KANDEV_SECRET_KEY"),
             ("settings.KANDEV_HOST_NAME", "other", "KANDEV_HOST_NAME"),
             ("settings.KANDEV_IDLE_SLEEP", 600, "KANDEV_IDLE_SLEEP"),
+            ("settings.KANDEV_IDLE_SLEEPS", "600", "KANDEV_IDLE_SLEEPS"),
+            ("settings.KANDEV_BEAT_PATH", "/tmp/beat", "KANDEV_BEAT_PATH"),
+            ("secrets.more.KANDEV_LEASE_TTL", {"name": "kandev", "key": "x"}, "KANDEV_LEASE_TTL"),
             ("data.accessMode", "ReadOnlyMany", "accessMode"),
             ("web.resources.limits.memory", None, "memory"),
             ("web.replica", 2, "replica"),
@@ -298,13 +354,30 @@ class TestValues:
         with pytest.raises(Refused, match=re.escape(words)):
             render(with_value(path, value))
 
-    def test_no_secret_setting_is_accepted_as_a_plain_value(self) -> None:
-        schema = json.loads((CHART / "values.schema.json").read_text())
-        refused = set(schema["properties"]["settings"]["propertyNames"]["not"]["enum"])
+    def test_every_other_setting_is_accepted_and_no_secret_one_as_a_plain_value(self) -> None:
+        schema = json.loads((CHART / "values.schema.json").read_text())["properties"]
+        accepted = set(schema["settings"]["propertyNames"]["enum"])
+        accepted_secrets = set(schema["secrets"]["properties"]["more"]["propertyNames"]["enum"])
+        plain = {variable_name(entry) for entry in fields(Environment) if not entry.metadata["secret"]}
         secret = {variable_name(entry) for entry in fields(Environment) if entry.metadata["secret"]}
-        assert secret <= refused
-        own = environment(dict(render(EVERYTHING).pods())["web"]).keys() - EVERYTHING["settings"].keys() - {"POD_IP"}
-        assert own <= refused | {f"{name}_FILE" for name in secret}
+        pods = dict(render(EVERYTHING).pods())
+        given = set().union(*(environment(pods[one]).keys() for one in PROCESSES)) - EVERYTHING["settings"].keys()
+        of_tests = {"KANDEV_CRASH_AT", "KANDEV_CRASH_DIR"}
+        assert accepted == plain - given - of_tests | {"KANDEV_LOG_FORMAT"}
+        assert accepted_secrets == secret - {"KANDEV_METRICS_TOKEN"} - {
+            name.removesuffix("_FILE") for name in given
+        } | {"KANDEV_SECRET_KEY_FALLBACKS"}
+
+    def test_monitor_is_refused_where_nothing_knows_monitors(self) -> None:
+        assert "ServiceMonitor" in render(EVERYTHING).kinds()
+        with pytest.raises(Refused, match="install the Prometheus operator, or set serviceMonitor"):
+            render(EVERYTHING, has_monitors=False)
+        assert "ServiceMonitor" not in render(DEFAULTS, has_monitors=False).kinds()
+
+    def test_site_without_https_has_an_ingress_without_tls(self) -> None:
+        values = {**EVERYTHING, "site": {**EVERYTHING["site"], "origin": "http://kandev.example"}}
+        assert "tls" not in render(values).named("Ingress", "agents")["spec"]
+        assert render(EVERYTHING).named("Ingress", "agents")["spec"]["tls"][0]["hosts"] == ["kandev.example"]
 
     def test_every_value_is_in_the_schema_and_explained(self) -> None:
         text = (CHART / "values.yaml").read_text()
