@@ -55,6 +55,12 @@ class LeavingAgent:
         listed = self.session.status()["background_processes"]
         return {each["command"]: each for each in listed if self.command in each["command"]}
 
+    def wait_for_listed(self) -> dict[str, Any]:
+        """Wait until the status lists the command; return what it lists of it."""
+        found = eventually(lambda: self.listed().get(self.command), describe=f"the command of {self.name} is listed")
+        assert found is not None
+        return found
+
     def ask(self, text: str) -> None:
         """Send a prompt, and wait until its turn has completed."""
         before = len(self.session.turn_ends())
@@ -131,12 +137,12 @@ def _started(deployment: Deployment, model: ModelServer, name: str, home: Path, 
 def _is_listed(agent: LeavingAgent) -> None:
     """After the end of its turn, the command is listed with its start and its CPU time."""
     assert agent.session.wait_for_turn(0, LIMIT) == "session.run.completed"
-    agent.left = identity.identify(int(agent.note.read_text()))
-    assert agent.left is not None, "the command has outlived the turn"
-    assert command_line_of(agent.left.pid) == agent.command
+    left = agent.left = identity.identify(int(agent.note.read_text()))
+    assert left is not None, "the command has outlived the turn"
+    # The shell that notes its pid becomes the command after that.
+    eventually(lambda: command_line_of(left.pid) == agent.command, describe=f"the command of {agent.name} runs")
 
-    eventually(lambda: agent.command in agent.listed(), describe=f"the command of {agent.name} is listed")
-    process = agent.listed()[agent.command]
+    process = agent.wait_for_listed()
     age = datetime.now(UTC) - datetime.fromisoformat(process["since"])
     assert timedelta(seconds=-2) < age < timedelta(hours=1)
     assert process["cpu_seconds"] is not None
@@ -149,8 +155,7 @@ def _is_still_listed(agent: LeavingAgent) -> None:
 
     assert agent.left is not None
     assert identity.is_alive(agent.left)
-    eventually(lambda: agent.command in agent.listed(), describe=f"the command of {agent.name} is still listed")
-    assert agent.listed()[agent.command]["since"] == agent.since
+    assert agent.wait_for_listed()["since"] == agent.since
     eventually(lambda: agent.session.status()["background"]["is_current"], describe="the list is as of now")
     assert ENDED not in agent.session.names()
     assert agent.session.journal().count('"kind":"agent.started"') == 1

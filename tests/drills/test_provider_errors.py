@@ -23,13 +23,13 @@ def test_turn_failed_by_an_overloaded_provider_is_retried_across_restarts(
         deployment.serve()
         profile = {"agent_type": "codex", "command": list(agent.argv), "env": dict(agent.env)}
         session = deployment.start_session(PROMPT, profile)
-        eventually(lambda: "session.run.retrying" in session.names(), timeout=90, describe="a retry is scheduled")
+        eventually(lambda: "session.run.retrying" in session.names(), timeout=180, describe="a retry is scheduled")
         recorded = next(event for event in session.events() if event["name"] == "session.run.retrying")["payload"]
         assert (recorded["attempt"], recorded["of"], recorded["error_code"]) == (1, 5, "provider_overloaded"), recorded
         deployment.kill_server()
         model.release()
         deployment.serve()
-        eventually(lambda: "session.run.completed" in session.names(), timeout=60, describe="the turn has completed")
+        eventually(lambda: "session.run.completed" in session.names(), timeout=180, describe="the turn has completed")
 
         rows = session.prompts()
         assert [row["state"] for row in rows] == ["done"] * len(rows)
