@@ -98,16 +98,30 @@ BROKEN: dict[str, str] = {
 """Little works after any of these, so each is applied alone to a restored workspace."""
 
 
-@cache
 def settings_text(root: Path, form: str) -> str:
     """Return every git setting with a value of one form, except those with which git would not work at all."""
-    trap = Trap(root)
+    pieces = _pieces(Trap(root), form)
+    return "".join(f"{pieces[number].rstrip()}\n" for number in _usable(form))
+
+
+@cache
+def _usable(form: str) -> list[int]:
+    """Return which settings leave git usable, by their number, with values that lead to a trap on this machine.
+
+    They are found once for each form: it takes a thousand calls of git.
+    """
     with TemporaryDirectory() as directory:
         folder = Path(directory)
+        trap = Trap(folder / "trap").set_up()
         subprocess.run(["git", "init", "--quiet", str(folder)], check=True)
-        pieces = attacks.configuration(trap, form).split("\n[")
-        pieces = [pieces[0], *(f"[{piece}" for piece in pieces[1:])]
-        return "".join(f"{piece.rstrip()}\n" for piece in _accepted(folder, pieces))
+        pieces = _pieces(trap, form)
+        accepted = set(_accepted(folder, pieces))
+        return [number for number, piece in enumerate(pieces) if piece in accepted]
+
+
+def _pieces(trap: Trap, form: str) -> list[str]:
+    first, *others = attacks.configuration(trap, form).split("\n[")
+    return [first, *(f"[{piece}" for piece in others)]
 
 
 def _accepted(folder: Path, pieces: list[str]) -> list[str]:

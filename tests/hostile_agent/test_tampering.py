@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import shutil
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -15,9 +16,11 @@ from tests.hostile_agent.tampering import BROKEN, CONFIGURE, LAY_TRAP, MILD, set
 
 pytestmark = pytest.mark.django_db
 RUNTIMES = pytest.mark.parametrize("runtime_name", ["local_docker", "remote_docker"])
-SETTINGS = [
-    (form, root) for form in ("command", "alias", "address", "directory", "file", "true") for root in ("host", "inside")
-][:-1]
+STORED_FORMS = ("command", "directory")
+"""Forms of settings that are also tried on what an ended session has stored."""
+LIVE_FORMS = ("alias", "address", "file")
+"""Forms that are tried on a running agentctl alone, which is the same on every engine."""
+PLACES = ("host", "inside")
 
 
 def restore(victim: Victim, original: Path) -> None:
@@ -89,15 +92,16 @@ def test_mild_tampering_reaches_nothing(scenario: AttackScenario, tmp_path: Path
 
 
 @RUNTIMES
-def test_no_setting_of_git_reaches_anything(scenario: AttackScenario, tmp_path: Path) -> None:
+def test_no_setting_of_git_reaches_anything(scenario: AttackScenario, runtime_name: str, tmp_path: Path) -> None:
     async def run_scenario() -> Victim:
         victim, original = await start_session(scenario, tmp_path)
-        for form, place in SETTINGS:
+        live = [*product(LIVE_FORMS, PLACES), ("true", "host")] if runtime_name == "local_docker" else []
+        for form, place in [*product(STORED_FORMS, PLACES), *live]:
             root = scenario.trap.root if place == "host" else SANDBOX_TRAP.root
             code, output = victim.run(CONFIGURE, settings_text(root, form))
             assert code == 0, output
             await victim.use_live_agentctl()
-            if form in ("command", "directory"):
+            if form in STORED_FORMS:
                 await victim.use_stored_state()
                 await restart_or_restore(victim, original)
                 victim.delete_worktree()
