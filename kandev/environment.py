@@ -252,7 +252,7 @@ class Environment:
     worktree_trash: float = _entry(_seconds, "1209600")
     """Time for which a worktree stays in the trash before its files are deleted; 0: for ever."""
     backup_max_age: float = _entry(_seconds, "129600")
-    """Age from which the newest recorded backup counts as too old, and staff are notified; 0: never."""
+    """Age from which the newest recorded backup of a host counts as too old, and staff are notified; 0: never."""
     worktree_caches: tuple[str, ...] = _entry(
         _names, "node_modules,.venv,__pycache__,.pytest_cache,.mypy_cache,.ruff_cache"
     )

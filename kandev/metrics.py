@@ -39,7 +39,7 @@ from sessions_app.hosts.schedules import schedule_lag
 from sessions_app.kernel.database_errors import classify_error
 from sessions_app.kernel.locking import one_snapshot
 from sessions_app.kernel.rules.states import DesiredState, PromptState, SessionState
-from sessions_app.maintenance.backups import newest_backup_at
+from sessions_app.maintenance.backups import newest_backup_at, newest_backups
 from sessions_app.metrics import counters as metric_counters
 from sessions_app.metrics import models as metric_counts
 from sessions_app.metrics.counters import BUCKETS, RESUME_BUCKETS
@@ -189,6 +189,12 @@ _METRICS: Final = (
         "kandev_last_backup_timestamp_seconds",
         "gauge",
         "Unix time at which the newest recorded backup was begun; absent if none is known.",
+    ),
+    Metric(
+        "kandev_host_last_backup_timestamp_seconds",
+        "gauge",
+        "Unix time at which the newest recorded backup of a host in use was begun; absent if none is known.",
+        ("host",),
     ),
     Metric("kandev_worker_queue", "gauge", "Background jobs that are waiting for a worker."),
     Metric(
@@ -389,6 +395,8 @@ def _maintenance_jobs() -> Iterator[metric_counts.Count]:
     newest = newest_backup_at()
     if newest is not None:
         yield "kandev_last_backup_timestamp_seconds", {}, newest.timestamp()
+    for backup in newest_backups(hosts.hosts_in_use()):
+        yield "kandev_host_last_backup_timestamp_seconds", {"host": backup.host}, backup.began_at.timestamp()
     for runtime, number in Orphaned.objects.order_by().values_list(F("runtime")).annotate(n=Count("id")):
         yield "kandev_orphans", {"runtime": runtime}, number
     for host, what, size in DataSize.objects.exclude(bytes=None).values_list("host", "what", "bytes"):

@@ -113,9 +113,10 @@ class Heartbeat:
             log.warning("the end of this process cannot be recorded: %s", error)
 
     def _describe(self) -> dict[str, Any]:
+        described = {**self._process.to_json(), "backup_max_age": settings.KANDEV_BACKUP_MAX_AGE}
         if is_secret_key_wrong():
-            return {**self._process.to_json(), "has_wrong_key": True}
-        return self._process.to_json()
+            described["has_wrong_key"] = True
+        return described
 
     def _register(self, values: dict[str, Any]) -> None:
         place = identity.host_id()

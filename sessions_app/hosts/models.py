@@ -45,7 +45,8 @@ class HostProcess(models.Model):
     role = models.CharField(max_length=16, choices=Role.choices)
     release = models.CharField(max_length=40)
     process = ObjectField(default=dict)
-    """Its identity: pid, start time, boot id, pid namespace; ``has_wrong_key`` if its secret key does not fit."""
+    """Its identity: pid, start time, boot id, pid namespace; ``has_wrong_key`` if its secret key does not fit, and
+    ``backup_max_age``, what it was told in seconds."""
     started_at = models.DateTimeField()
     beat_at = models.DateTimeField(db_index=True)
     stopping_at = models.DateTimeField(null=True, blank=True)

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
 
-from django.db.models import Count, F, Max, Min, Q, QuerySet, Window
+from django.conf import settings
+from django.db.models import Count, F, Max, Min, OuterRef, Q, QuerySet, Subquery, Window
 from django.db.models.functions import Now, RowNumber
 
 from executors_app.models import ExecutorRunning
@@ -227,6 +228,32 @@ def free_bytes_by_host() -> dict[str, int]:
     """Return what the disk of each host's data directory has left, as its processes that are up last reported it."""
     rows = HostProcess.objects.filter(_is_up(), free_bytes__isnull=False).order_by().values_list("host__name")
     return dict(rows.annotate(free=Min("free_bytes")))
+
+
+def last_free_bytes(hosts: Collection[str]) -> dict[str, int]:
+    """Return what the disk of each of these hosts had left when it last said so; without hosts that are lost."""
+    reports = HostProcess.objects.filter(host__name=OuterRef("name"), free_bytes__isnull=False).order_by("-beat_at")
+    rows = Host.objects.filter(name__in=hosts, maintenance__lost_at=None)
+    rows = rows.annotate(free=Subquery(reports.values("free_bytes")[:1])).exclude(free=None)
+    return dict(rows.order_by().values_list("name", "free"))
+
+
+def hosts_in_use() -> QuerySet[HostProcess, str]:
+    """Return the names of hosts with a process that has not ended, as far as is known, and that are not lost."""
+    rows = HostProcess.objects.filter(ended_at=None, host__maintenance__lost_at=None)
+    return rows.order_by().values_list("host__name", flat=True).distinct()
+
+
+def max_backup_age() -> float:
+    """Return how many seconds old a backup may be: the least that a process which is up was told; 0: any age.
+
+    All processes get the same answer, also if their settings differ.
+    """
+    told = HostProcess.objects.filter(_is_up()).order_by().values_list("process__backup_max_age", flat=True)
+    known = [age for age in told if isinstance(age, int | float)]
+    if not known:
+        return float(settings.KANDEV_BACKUP_MAX_AGE)
+    return min((age for age in known if age > 0), default=0.0)
 
 
 def processes_with_wrong_key() -> list[str]:

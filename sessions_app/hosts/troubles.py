@@ -13,20 +13,19 @@ from collections.abc import Collection, Iterator
 from datetime import datetime
 from typing import Final
 
-from django.conf import settings
 from django.db import Error
 from django.db.models import Max
 from django.template.defaultfilters import filesizeformat
 
 from sessions_app.attention.models import raise_for_deployment, resolve_for_deployment
 from sessions_app.attention.rules import notices
-from sessions_app.attention.rules.notices import AttentionKind, Notice
+from sessions_app.attention.rules.notices import DISK_LOW_KEY, AttentionKind, Notice
 from sessions_app.hosts import services
 from sessions_app.hosts.models import HostProcess, Role
 from sessions_app.hosts.rules.troubles import LOW_BYTES, RAISE_AFTER, is_backup_old, is_disk_low, is_missing
 from sessions_app.hosts.supervision import bound_executions, unattended_hosts
 from sessions_app.kernel.rules.wording import plural
-from sessions_app.maintenance.backups import newest_backup
+from sessions_app.maintenance.backups import newest_backup, newest_backups
 from sessions_app.models import AttentionItem
 from sessions_app.supervisor import leases
 
@@ -82,7 +81,7 @@ def find_troubles(known: Collection[str]) -> Iterator[Notice]:
     yield from _full_disks(known)
     if with_wrong_key := services.processes_with_wrong_key():
         yield notices.secret_key_notice(with_wrong_key)
-    yield from _old_backup(now)
+    yield from _old_backups(now)
 
 
 def _missing_worker(known: Collection[str], now: datetime) -> Iterator[Notice]:
@@ -108,16 +107,34 @@ def _unattended_hosts(known: Collection[str], now: datetime) -> Iterator[Notice]
 
 
 def _full_disks(known: Collection[str]) -> Iterator[Notice]:
-    for host, free in services.free_bytes_by_host().items():
-        notice = notices.disk_low_notice(host, filesizeformat(free), filesizeformat(LOW_BYTES))
+    reported = services.free_bytes_by_host()
+    for host, free in reported.items():
+        notice = _disk_low(host, free)
         if is_disk_low(free, was_low=notice.key in known):
             yield notice
+    # Nobody knows that a disk has room again whose host is silent.
+    shown = {key.removeprefix(DISK_LOW_KEY) for key in known if key.startswith(DISK_LOW_KEY)}
+    if unknown := shown - reported.keys():
+        for host, free in services.last_free_bytes(unknown).items():
+            yield _disk_low(host, free)
 
 
-def _old_backup(now: datetime) -> Iterator[Notice]:
-    limit, newest = settings.KANDEV_BACKUP_MAX_AGE, newest_backup()
-    if newest is not None and is_backup_old(newest.began_at, now, limit):
-        hours = plural(round(limit / 3600), "1 hour", "{} hours")
+def _disk_low(host: str, free: int) -> Notice:
+    return notices.disk_low_notice(host, filesizeformat(free), filesizeformat(LOW_BYTES))
+
+
+def _old_backups(now: datetime) -> Iterator[Notice]:
+    """Yield a notice of each host in use whose own newest backup is too old; if none has one, of the newest of any."""
+    limit = services.max_backup_age()
+    hours = plural(round(limit / 3600), "1 hour", "{} hours")
+    taken = newest_backups(services.hosts_in_use())
+    for backup in taken:
+        if is_backup_old(backup.began_at, now, limit):
+            yield notices.host_backup_old_notice(
+                backup.host, _moment(backup.began_at), backup.place or backup.host, hours
+            )
+    newest = newest_backup()
+    if newest is not None and not taken and is_backup_old(newest.began_at, now, limit):
         yield notices.backup_old_notice(_moment(newest.began_at), newest.place or newest.host, hours)
 
 

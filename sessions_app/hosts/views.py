@@ -20,7 +20,7 @@ from sessions_app.hosts.models import Host
 from sessions_app.hosts.remaining import Remaining, remaining_on
 from sessions_app.hosts.services import HostReport
 from sessions_app.kernel.services.errors import SessionsError
-from sessions_app.maintenance.backups import newest_backup
+from sessions_app.maintenance.backups import newest_backup, newest_backups
 from sessions_app.pages.shortcuts import part_response
 
 MAX_DRAINING_SHOWN: Final = 20
@@ -64,6 +64,7 @@ def _context(request: UserHttpRequest) -> dict[str, Any]:
         "why_force": WHY_FORCE,
         "sizes": services.list_data_sizes(),
         "backup": newest_backup(),
+        "host_backups": newest_backups(services.hosts_in_use()),
     }
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from datetime import datetime
 
 from django.db.models import Max
@@ -28,3 +29,11 @@ def newest_backup_at() -> datetime | None:
     """Return when the newest backup of any host was begun; None if none is known."""
     found: datetime | None = Backup.objects.aggregate(at=Max("began_at"))["at"]
     return found
+
+
+def newest_backups(hosts: Iterable[str]) -> list[Backup]:
+    """Return the newest backup of each of these hosts that has recorded one, the oldest first; one query.
+
+    The database is in each of them, but the portable record of a host's sessions is only in its own.
+    """
+    return list(Backup.objects.filter(host__in=hosts).order_by("began_at", "host"))

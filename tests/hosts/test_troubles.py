@@ -14,9 +14,9 @@ from executors_app.models import SecretKeyCheck
 from sessions_app.attention.models import CAME_BACK_WITHIN, open_item, raise_for_deployment
 from sessions_app.attention.rules import notices
 from sessions_app.attention.services import inbox
-from sessions_app.hosts import troubles
+from sessions_app.hosts import services, troubles
 from sessions_app.hosts.heartbeats import Heartbeat, host_name
-from sessions_app.hosts.models import Host, HostProcess, Role
+from sessions_app.hosts.models import Host, HostMaintenance, HostProcess, Role
 from sessions_app.hosts.rules.troubles import is_backup_old, is_disk_low, is_missing
 from sessions_app.hosts.troubles import TroubleWatch, update_troubles
 from sessions_app.maintenance.backups import record_backup
@@ -75,12 +75,19 @@ def old_backup() -> HostProcess:
     return reported("web", 5)
 
 
+def old_backup_of_no_host() -> HostProcess:
+    record_backup("where backups are taken", timezone.now() - timedelta(days=3), "/backup/1")
+    return reported("web", 5)
+
+
 def mend(trouble: Any) -> None:
     """Let the trouble be over."""
     if trouble is full_disk:
         HostProcess.objects.update(free_bytes=10**11)
     elif trouble is old_backup:
         record_backup("build-1", timezone.now(), "/backup/2")
+    elif trouble is old_backup_of_no_host:
+        record_backup("where backups are taken", timezone.now(), "/backup/2")
     else:
         HostProcess.objects.update(ended_at=None, beat_at=timezone.now())
         attended("p1")
@@ -92,7 +99,8 @@ def mend(trouble: Any) -> None:
         (missing_worker, "system:worker", "Start manage.py qcluster"),
         (unattended_host, "system:unattended:build-1", "Start manage.py supervise on build-1"),
         (full_disk, "system:disk:build-1", "Free space on the disk of the data directory"),
-        (old_backup, "system:backup", "Run deploy/back-up"),
+        (old_backup, "system:backup:build-1", "Run deploy/back-up on build-1"),
+        (old_backup_of_no_host, "system:backup", "Run deploy/back-up"),
     ],
     ids=lambda value: getattr(value, "__name__", None),
 )
@@ -134,10 +142,10 @@ def test_wrong_secret_key_of_one_process_is_not_ended_by_those_with_the_right_on
 def test_watch_survives_what_it_cannot_look_at(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    def fail() -> Any:
+    def fail(hosts: object) -> Any:
         raise ValueError("damaged")
 
-    monkeypatch.setattr(troubles, "newest_backup", fail)
+    monkeypatch.setattr(troubles, "newest_backups", fail)
     TroubleWatch().look_if_due()
     assert "what is wrong with the deployment cannot be looked at" in caplog.text
 
@@ -315,3 +323,81 @@ def test_hosts_of_one_name_have_one_item() -> None:
         )
     update_troubles()
     assert open_keys() == {"system:disk:build-1"}
+
+
+def ends(row: HostProcess) -> None:
+    HostProcess.objects.filter(id=row.id).update(ended_at=timezone.now())
+
+
+def is_silent(row: HostProcess) -> None:
+    HostProcess.objects.filter(id=row.id).update(beat_at=timezone.now() - timedelta(hours=1))
+
+
+def is_lost(row: HostProcess) -> None:
+    is_silent(row)
+    HostMaintenance.objects.create(host=row.host, lost_at=timezone.now())
+
+
+def test_backups_of_one_host_do_not_hide_that_those_of_another_fail() -> None:
+    old_backup()
+    reported("web", 5, name="build-2")
+    record_backup("build-2", timezone.now(), "/backup/2")
+    update_troubles()
+    assert open_keys() == {"system:backup:build-1"}
+
+
+@pytest.mark.parametrize(("change", "is_watched"), [(is_silent, True), (ends, False), (is_lost, False)])
+def test_backup_of_a_host_counts_until_nothing_can_run_there(change: Any, is_watched: bool) -> None:
+    reported("web", 5, name="build-2")
+    record_backup("build-2", timezone.now(), "/backup/2")
+    row = old_backup()
+    change(row)
+    update_troubles()
+    assert open_keys() == ({"system:backup:build-1"} if is_watched else set())
+
+
+@pytest.mark.parametrize(
+    ("hours", "is_old"), [((36, 96), True), ((96, 36), True), ((96, 0), False), ((0, 36), True), ((0, 0), False)]
+)
+def test_shortest_age_that_a_running_process_was_told_counts_for_all(
+    hours: tuple[int, int], is_old: bool, settings: Any
+) -> None:
+    """The backup is 72 hours old; whoever looks, and whatever it was told, finds the same."""
+    old_backup()
+    HostProcess.objects.update(process={"backup_max_age": hours[0] * 3600.0})
+    reported("worker", 5, name="build-2", process={"backup_max_age": hours[1] * 3600.0})
+    reported("worker", 6000, name="build-3", process={"backup_max_age": 60.0}, ended_at=timezone.now())
+    for own in hours:
+        settings.KANDEV_BACKUP_MAX_AGE = own * 3600.0
+        update_troubles()
+        assert open_keys() == ({"system:backup:build-1"} if is_old else set())
+    assert AttentionItem.objects.count() == is_old, "raised once"
+
+
+def test_sign_of_life_says_how_old_backups_may_be(settings: Any) -> None:
+    settings.KANDEV_BACKUP_MAX_AGE = 7.0
+    Heartbeat(Role.WEB).beat()
+    settings.KANDEV_BACKUP_MAX_AGE = 9.0
+    assert services.max_backup_age() == 7.0
+
+
+@pytest.mark.parametrize(("change", "stays"), [(is_silent, True), (ends, True), (is_lost, False)])
+def test_full_disk_stays_until_its_host_says_otherwise_or_is_lost(change: Any, stays: bool) -> None:
+    row = full_disk()
+    reported("web", 600, free_bytes=10**12)  # what it had left before
+    update_troubles()
+    change(row)
+    update_troubles()
+    assert open_keys() == ({"system:disk:build-1"} if stays else set())
+
+    reported("web", 1, free_bytes=10**11)
+    update_troubles()
+    assert open_keys() == set()
+
+
+def test_disk_of_a_host_that_is_no_longer_known_is_over() -> None:
+    full_disk()
+    update_troubles()
+    Host.objects.all().delete()
+    update_troubles()
+    assert open_keys() == set()

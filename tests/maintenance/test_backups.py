@@ -11,6 +11,7 @@ from django.utils import timezone
 
 from kandev.metrics import collect_metrics
 from sessions_app.maintenance.backups import newest_backup, record_backup
+from tests.hosts.processes import reported
 
 pytestmark = pytest.mark.django_db
 METRIC = "kandev_last_backup_timestamp_seconds"
@@ -28,6 +29,14 @@ def test_age_of_the_newest_backup_is_unknown_until_one_is_recorded() -> None:
     record_backup("build-1", NOON, "/backup/1")
     record_backup("build-2", NOON + timedelta(hours=1), "/backup/2")
     assert collect_metrics()[METRIC] == [({}, (NOON + timedelta(hours=1)).timestamp())]
+
+
+def test_age_of_the_newest_backup_is_known_for_each_host_in_use() -> None:
+    reported("web", 5, name="build-1")
+    reported("web", 5, name="build-3")
+    record_backup("build-1", NOON, "/backup/1")
+    record_backup("build-2", NOON, "/backup/2")
+    assert collect_metrics()["kandev_host_last_backup_timestamp_seconds"] == [({"host": "build-1"}, NOON.timestamp())]
 
 
 def test_older_backup_of_a_host_replaces_no_newer_one() -> None:

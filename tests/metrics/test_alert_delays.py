@@ -91,6 +91,12 @@ CASES: Final[Mapping[str, Case]] = {
         36 * 60 - BEGINS + 12,
         (gauge("kandev_last_backup_timestamp_seconds", 0, 0),),
     ),
+    # Those of another host do not count for it.
+    "KandevHostBackupOld": (
+        36 * 60 - BEGINS + 9,
+        36 * 60 - BEGINS + 12,
+        (gauge('kandev_host_last_backup_timestamp_seconds{host="one"}', 0, 0),),
+    ),
     "KandevHostUnattended": (1, 3, (gauge("kandev_unattended_hosts", 0, 1),)),
     "KandevDataLarge": (119, 121, (gauge('kandev_data_bytes{what="journals", host="one"}', 1e9, 6e10),)),
     "KandevHostDiskLow": (9, 11, (gauge('kandev_host_free_bytes{host="one"}', 1e11, 1e9),)),

@@ -637,11 +637,15 @@ def host_unattended_notice(host: str, agents: int, since: str) -> Notice:
     )
 
 
+DISK_LOW_KEY: Final = "system:disk:"
+"""What the keys of nearly full disks begin with; the name of the host follows."""
+
+
 def disk_low_notice(host: str, free: str, limit: str) -> Notice:
     """Return the notice of a host whose data directory has little room left; both sizes as texts."""
     return Notice(
         AttentionKind.SYSTEM,
-        f"system:disk:{host}",
+        f"{DISK_LOW_KEY}{host}",
         f"The disk of {host} is nearly full",
         "When it is full, agents wait, because nothing that they write could be kept.",
         "Free space on the disk of the data directory. The page System shows what Kandev’s own data takes.",
@@ -673,6 +677,19 @@ def backup_old_notice(taken_at: str, place: str, limit: str) -> Notice:
         "What has happened since could not be restored.",
         "Run deploy/back-up and check its timer. If backups are taken in another way, record each with "
         "manage.py record_backup.",
+        f"It was begun at {taken_at} ({place}), and should be at most {limit} old.",
+    )
+
+
+def host_backup_old_notice(host: str, taken_at: str, place: str, limit: str) -> Notice:
+    """Return the notice of a host whose own newest backup is too old, whatever others have taken since."""
+    return Notice(
+        AttentionKind.SYSTEM,
+        f"system:backup:{host}",
+        f"The newest backup of {host} is too old",
+        "What is only on this host, as the portable record of its sessions, could not be restored as it is now.",
+        f"Run deploy/back-up on {host} and check its timer. If its backups are taken in another way, record each there "
+        "with manage.py record_backup.",
         f"It was begun at {taken_at} ({place}), and should be at most {limit} old.",
     )
 

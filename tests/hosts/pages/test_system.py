@@ -81,3 +81,12 @@ def test_system_page_shows_sizes_and_which_are_unknown(world: World) -> None:
     assert '<span class="meta">/backup/1</span>' in text
     assert "3.0\xa0MB" in text
     assert "unknown, because it could not be counted in time" in text
+
+
+def test_system_page_shows_the_newest_backup_of_each_host(world: World) -> None:
+    for name in ("build-1", "build-2"):
+        reported("web", 5, name=name)
+        record_backup(name, timezone.now(), f"/backup/{name}")
+    text = staff_client(world).get("/system/").content.decode()
+    assert "only in the backup of their host" in text
+    assert text.index("/backup/build-1", text.index("only in the backup")) < text.rindex("/backup/build-2")
