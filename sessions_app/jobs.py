@@ -11,7 +11,7 @@ from sessions_app.hosts.jobs import HeartbeatJob, MaintenanceJob
 from sessions_app.metrics.jobs import MetricsJob
 from sessions_app.placement.jobs import PlacementJob
 from sessions_app.portable.jobs import ExportJob
-from sessions_app.recovery.jobs import ExitEventsJob, RecheckJob, ReconcileJob, RequestedSweepsJob
+from sessions_app.recovery.jobs import ExitEventsJob, RecheckJob, ReconcileJob, RequestedSweepsJob, SettleEndedJob
 from sessions_app.review.jobs import BranchCountsJob
 from sessions_app.search.jobs import SearchIndexJob
 from sessions_app.starts.jobs import IdleSleepJob, StartQueueJob
@@ -29,6 +29,7 @@ JOBS: Final[Sequence[type[Job]]] = (
     DispatchJob,
     WatchDatabaseJob,
     ReconcileJob,
+    SettleEndedJob,
     TransfersJob,
     StartQueueJob,
     RecheckJob,

@@ -12,6 +12,7 @@ import asyncio
 import hashlib
 import os
 import signal
+import subprocess
 import sys
 import tarfile
 import tempfile
@@ -146,11 +147,24 @@ class _Place:
         directory.mkdir(mode=mode, exist_ok=True)
         descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
         try:
-            if os.fstat(descriptor).st_uid != self._uid:
+            earlier = os.fstat(descriptor).st_uid
+            if earlier != self._uid:
+                if earlier != os.geteuid():  # not made just now, but by a start with another user
+                    self._give(directory)
+                # Last, so that what is killed before is done again.
                 os.fchown(descriptor, self._uid, self._gid)
                 os.fchmod(descriptor, mode)
         finally:
             os.close(descriptor)
+
+    def _give(self, directory: Path) -> None:
+        """Give a directory and everything in it to the user of this start.
+
+        By a program that follows no symbolic link, and descends as deep as an agent may have gone.
+        """
+        command = ["chown", "-R", "-h", "-f", f"{self._uid}:{self._gid}", "--", str(directory)]
+        if subprocess.run(command, check=False).returncode != 0:
+            raise OSError(f"the files in {directory} cannot be given to the user {self._uid}:{self._gid}")
 
     def _new_file(self, path: Path) -> IO[bytes]:
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)

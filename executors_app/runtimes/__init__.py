@@ -121,6 +121,18 @@ class SupportsExitEvents(Protocol):
 
 
 @runtime_checkable
+class SupportsSettling(Protocol):
+    """Optional: a runtime whose places keep what has ended until its end was recorded."""
+
+    async def settle_ended(self, configs: Collection[Mapping[str, Any]]) -> None:
+        """Record the ends of what somebody else has ended, and let it go; a place that does not answer is left out.
+
+        ``configs`` are the settings of this runtime's executors.
+        """
+        ...
+
+
+@runtime_checkable
 class SupportsLeftState(Protocol):
     """Optional: a runtime that reads all that a dead agentctl left at once, because each reading takes seconds."""
 

@@ -95,7 +95,9 @@ SETTINGS: Final[Mapping[str, Sequence[Setting]]] = {
             "Path of a file on this machine that only Kandev’s user can read. Empty: the cluster that Kandev runs in.",
         ),
         Setting("context", "Context", "Of the kubeconfig. Empty: its current one."),
-        Setting("namespace", "Namespace", "Of its own, because Kandev can list the Secrets in it. Empty: kandev."),
+        Setting(
+            "namespace", "Namespace", "Of its own, because Kandev can list the Secrets in it. Empty: kandev-sessions."
+        ),
         Setting(
             "image", "Image", "As the nodes pull it. Empty: the image of this installation (KANDEV_AGENTCTL_IMAGE)."
         ),

@@ -6,11 +6,15 @@ import asyncio
 import uuid
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
+from typing import Any
 
 from django.conf import settings
 from django.db import transaction
 from django.utils import timezone
 
+from executors_app.models import Executor
+from executors_app.plugins import runtimes
+from executors_app.runtimes import SupportsSettling
 from executors_app.wire.executions import Observed
 from sessions_app.models import (
     SweepRequest,
@@ -43,6 +47,26 @@ class ReconcileJob(Job):
         await asyncio.sleep(settings.KANDEV_RECONCILE_INTERVAL)
         await self.supervisor.sweep(SweepScope("reconcile"))
         self.supervisor.dispatcher.announce_work()
+
+
+class SettleEndedJob(Job):
+    """Records the ends of what others have ended, where no session is attached whose stream would tell.
+
+    Apart from the sweeps, so that a cluster that does not answer delays none of them.
+    """
+
+    name = "settle ended"
+
+    async def run_step(self) -> None:
+        """Wait as long as between two sweeps, then ask every place that needs it."""
+        await asyncio.sleep(settings.KANDEV_RECONCILE_INTERVAL)
+        for name, place in runtimes().items():
+            if isinstance(place, SupportsSettling):
+                await place.settle_ended(await self.registry.database(_configs_of, name))
+
+
+def _configs_of(runtime: str) -> list[dict[str, Any]]:
+    return list(Executor.objects.filter(runtime=runtime).values_list("config", flat=True))
 
 
 class RecheckJob(Job):

@@ -132,6 +132,28 @@ async def test_seed_of_an_earlier_start_is_not_taken_for_this_one(tmp_path: Path
         assert await asyncio.to_thread(process.wait, 30) != 0  # so that agentctl does not start
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files to others")
+def test_files_of_an_earlier_user_are_given_to_the_new_one(tmp_path: Path) -> None:
+    volume, outside = tmp_path / "volume", tmp_path / "outside"
+    outside.write_text("not ours")
+    home = volume / "home"
+    deep = home / "a" / "b"
+    deep.mkdir(parents=True)
+    (deep / "file").write_text("work")
+    (deep / "file").chmod(0o600)
+    (home / "link").symlink_to(outside)
+    (volume / "workspace").mkdir()
+    (volume / "state" / "e1" / "journal").mkdir(parents=True)
+    subprocess.run(["chown", "-Rh", "2000:2000", home, volume / "workspace", volume / "state" / "e1"], check=True)
+    arguments = prepare(volume)[:-1]
+    run_to_its_end(tmp_path, *arguments, "3000:3001")
+    owners = {path.relative_to(volume): path.lstat() for path in volume.rglob("*") if path != volume / "state"}
+    assert {(one.st_uid, one.st_gid) for one in owners.values()} == {(3000, 3001)}
+    assert (deep / "file").stat().st_mode & 0o777 == 0o600
+    assert outside.stat().st_uid == 0
+    assert (volume / "state").stat().st_uid == 0
+
+
 def run_to_its_end(tmp_path: Path, *arguments: str) -> int:
     """Run the program until it ends by itself; return its exit code."""
     token = tmp_path / "token"

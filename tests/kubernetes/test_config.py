@@ -73,5 +73,5 @@ def test_address_that_does_not_fit_into_a_url_is_refused(tmp_path: Path) -> None
 
 def test_every_setting_has_a_default() -> None:
     read = read_kubernetes_config({})
-    assert (read.namespace, read.access_mode, read.is_inside) == ("kandev", "ReadWriteOnce", True)
+    assert (read.namespace, read.access_mode, read.is_inside) == ("kandev-sessions", "ReadWriteOnce", True)
     assert read_kubernetes_config({"pull_secrets": "one, two"}).pull_secret_names == ["one", "two"]

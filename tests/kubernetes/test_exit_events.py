@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 
 from executors_app.agentctl_client.cluster_access import ClusterAddress
-from executors_app.runtimes.kubernetes import exit_events, words
+from executors_app.runtimes.kubernetes import exit_events, runtime, words
 from executors_app.runtimes.kubernetes.cluster import PODS
+from executors_app.runtimes.kubernetes.config import KubernetesConfig
 from executors_app.runtimes.kubernetes.exit_events import Namespace, _Follower
 from executors_app.runtimes.kubernetes.pod_state import Pod
 from executors_app.wire.executions import ExitEvent
@@ -81,6 +82,53 @@ async def test_pod_of_a_node_that_a_person_gives_up_later_is_let_go(monkeypatch:
     assert cluster.has_pod()
     cluster.out_of_service = True
     await events_of(follower)
+    assert not cluster.has_pod()
+
+
+async def settle(monkeypatch: pytest.MonkeyPatch, cluster: QuietCluster) -> None:
+    """Do what each interval of sweeps does."""
+    follow(monkeypatch, cluster)
+    monkeypatch.setattr(runtime, "read_kubernetes_config", lambda config: KubernetesConfig(**config))
+    await runtime.RUNTIME.settle_ended([{"namespace": "agents"}, {"namespace": "agents", "cpus": 2}])
+
+
+async def test_deleted_pod_that_has_ended_goes_although_nothing_is_watched(monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster = QuietCluster(pod_object(ENDED, ENDED, deleted=True))
+    await settle(monkeypatch, cluster)
+    assert not cluster.has_pod()
+    assert cluster.volume.last_end == "pod_ended"
+    assert cluster.lists == 1, "one list for all executors of a namespace"
+
+
+@pytest.mark.parametrize(
+    "pod", [pod_object(RUNNING, ENDED, deleted=True), pod_object(ENDED, ENDED)], ids=["may still run", "not deleted"]
+)
+async def test_other_pods_stay(monkeypatch: pytest.MonkeyPatch, pod: Pod) -> None:
+    cluster = QuietCluster(pod)
+    await settle(monkeypatch, cluster)
+    assert cluster.has_pod()
+    assert cluster.log == []
+
+
+async def test_namespace_that_is_watched_is_not_listed_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster = QuietCluster(pod_object(ENDED, ENDED))
+    follow(monkeypatch, cluster)
+    events: Any = exit_events.exit_events(Namespace(ClusterAddress(), "agents"))
+    assert (await anext(events)).session_id
+    lists = cluster.lists
+    await settle(monkeypatch, cluster)
+    assert cluster.lists == lists
+    await events.aclose()
+    await settle(monkeypatch, cluster)
+    assert cluster.lists == lists + 1
+
+
+async def test_cluster_that_does_not_answer_is_left_for_the_next_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster = QuietCluster(pod_object(ENDED, ENDED, deleted=True))
+    cluster.is_down = True
+    await settle(monkeypatch, cluster)
+    cluster.is_down = False
+    await settle(monkeypatch, cluster)
     assert not cluster.has_pod()
 
 

@@ -43,8 +43,8 @@ def objects(config: KubernetesConfig) -> dict[str, dict[str, Any]]:
         "claim": manifests.claim(config, launch_spec()),
         "secret": manifests.token_secret(labels, TOKEN),
         "pod": manifests.session_pod(config, launch_spec(), TOKEN),
-        "state reader": manifests.reading_pod(config, execution_facts(), TOKEN, state=True),
-        "work reader": manifests.reading_pod(config, execution_facts(), TOKEN, state=False),
+        "state reader": manifests.reading_pod(config, execution_facts(), TOKEN, state=True, user=config.user),
+        "work reader": manifests.reading_pod(config, execution_facts(), TOKEN, state=False, user=config.user),
     }
 
 

@@ -128,3 +128,28 @@ def test_all_that_a_dead_agentctl_left_is_read_through_one_pod(monkeypatch: pyte
     monkeypatch.setattr(runtime, "_config", lambda _: KubernetesConfig())
     assert read_left_state(runtime.RUNTIME, facts, 0, "") == LeftState("conversation-1", [])
     assert pods == [EXECUTION]
+
+
+@pytest.mark.parametrize(
+    ("recorded", "user"),
+    [
+        ("1234:100", (1234, 100)),
+        ("", (1000, 1000)),
+        ("0:0", (1000, 1000)),
+        ("61817:1", (1000, 1000)),
+        ("x", (1000, 1000)),
+    ],
+)
+async def test_volume_is_read_as_the_user_who_owns_its_files(recorded: str, user: tuple[int, int]) -> None:
+    cluster: Any = MemoryCluster(holder=OTHER.uid, ended=f"{OTHER.uid} pod_ended")
+    cluster.volume.entry["metadata"]["annotations"][names.USER] = recorded
+    made = await reading._create(cluster, KubernetesConfig(), execution_facts(), state=True)
+    confined = made.entry["spec"]["containers"][0]["securityContext"]
+    assert (confined["runAsUser"], confined["runAsGroup"]) == user
+
+
+async def test_start_records_to_whom_it_gives_the_files() -> None:
+    cluster: Any = MemoryCluster()
+    pod = pod_object({"waiting": {}}, {"running": {}})
+    await launch._hold(cluster, KubernetesConfig(user="1234:100"), launch_spec(), pod)
+    assert (cluster.volume.holder, cluster.volume.user) == (pod.uid, "1234:100")

@@ -204,5 +204,5 @@ async def test_cluster_that_has_nothing_of_an_execution_proves_its_end_only_wher
     facts = execution_facts(state=state)
     assert await lifecycle.end_pod(cluster, facts) is has_ended
     known = Listing(claims={}, namespace_uid=uid)
-    seen = await judge(cluster, KubernetesConfig(), facts, known, 1.0)
+    seen = await judge(KubernetesConfig(), facts, known, 1.0)
     assert (seen.observed is Observed.DEAD) is has_ended

@@ -30,7 +30,8 @@ class KubernetesConfig:
     kubeconfig: str = ""
     """Absolute path of a kubeconfig on this machine; empty: the cluster that Kandev runs in."""
     context: str = ""
-    namespace: str = "kandev"
+    namespace: str = "kandev-sessions"
+    """The one that the Helm chart and the documents make."""
     image: str = ""
     """Empty: ``KANDEV_AGENTCTL_IMAGE``."""
     image_pull_policy: str = ""
@@ -154,9 +155,14 @@ def _check_node_selector(value: object) -> None:
             raise ValueError(f"node_selector: {wanted!r} is not a value of a label.")
 
 
-def _check_user(value: object) -> None:
+def is_user(value: object) -> bool:
+    """Whether this is the ``UID:GID`` of agents: neither root nor agentctl's own."""
     found = _USER.fullmatch(value) if isinstance(value, str) else None
-    if found is None or AGENTCTL_UID in (int(found[1]), int(found[2])) or int(found[1]) == 0:
+    return found is not None and AGENTCTL_UID not in (int(found[1]), int(found[2])) and int(found[1]) != 0
+
+
+def _check_user(value: object) -> None:
+    if not is_user(value):
         raise ValueError(
             f"user must be UID:GID, two numbers other than {AGENTCTL_UID}, the first one not 0 (root), not {value!r}."
         )

@@ -1,7 +1,8 @@
 """Follow the ends of sessions' Pods in a namespace, and let go those that somebody has deleted.
 
 One watch for each namespace. It settles a deleted Pod as soon as its end is certain: until then its object is kept by
-our finalizer, and ``kubectl drain`` waits for it.
+our finalizer, and ``kubectl drain`` waits for it. Where nothing is watched, because no session is attached, a list now
+and then does the same.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from collections import Counter
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from typing import Final
@@ -16,6 +18,7 @@ from typing import Final
 from executors_app.agentctl_client.cluster_access import ClusterAddress
 from executors_app.runtimes.kubernetes import names, volumes
 from executors_app.runtimes.kubernetes.cluster import PODS, Cluster, open_cluster
+from executors_app.runtimes.kubernetes.manifests import READ_DEADLINE
 from executors_app.runtimes.kubernetes.pod_state import Pod
 from executors_app.runtimes.kubernetes.words import GoneError
 from executors_app.wire.errors import ExecutorError
@@ -40,8 +43,40 @@ class Namespace:
     name: str
 
 
+_followed: Final[Counter[Namespace]] = Counter()
+"""How many watches of this process follow a namespace."""
+
+
+async def settle_namespace(source: Namespace) -> None:
+    """Let go the Pods that somebody has deleted and that have ended, and readers that nobody needs any more.
+
+    A namespace that is followed is left to that. Raises nothing: it is tried again at the next interval.
+    """
+    if _followed[source] > 0:
+        return
+    try:
+        async with open_cluster(source.cluster, source.name) as cluster:
+            found, _ = await cluster.list_all(PODS)
+            for pod in map(Pod, found):
+                if pod.is_deleted and pod.has_finalizer and pod.execution_id:
+                    await _settle(cluster, pod)
+                elif pod.is_reader and pod.end() and pod.age() > READ_DEADLINE:
+                    await volumes.let_go(cluster, pod)  # its control plane was killed
+    except (ExecutorError, KeyError, TypeError, ValueError) as error:
+        log.info("cannot settle the Pods of the namespace %s: %s", source.name, error)
+
+
 async def exit_events(source: Namespace) -> AsyncIterator[ExitEvent]:
     """Yield the ends of sessions' Pods, or ``CHECK_ALL`` if some may have been missed, without end."""
+    _followed[source] += 1
+    try:
+        async for event in _follow(source):
+            yield event
+    finally:
+        _followed[source] -= 1
+
+
+async def _follow(source: Namespace) -> AsyncIterator[ExitEvent]:
     follower, failures = _Follower(source), 0
     while True:
         began = time.monotonic()

@@ -81,7 +81,7 @@ async def ensure_pod(cluster: Cluster, config: KubernetesConfig, spec: LaunchSpe
         if pod is None:
             pod = await _create(cluster, config, spec)
         pod = await _wait_for_seed_time(cluster, config, spec, pod)
-        await _hold(cluster, spec, pod)
+        await _hold(cluster, config, spec, pod)
         await _upload(cluster, config, spec, pod, seed)
     ready = await _wait_until_ready(cluster, config, spec, pod, found=False)
     return RunningPod(ready.pod, ready.url, ready.boot_id, found=False, rebuilt=rebuilt)
@@ -189,14 +189,14 @@ async def _wait_for_seed_time(cluster: Cluster, config: KubernetesConfig, spec: 
     return pod
 
 
-async def _hold(cluster: Cluster, spec: LaunchSpec, pod: Pod) -> None:
+async def _hold(cluster: Cluster, config: KubernetesConfig, spec: LaunchSpec, pod: Pod) -> None:
     volume = await volumes.find_volume(cluster, spec.worktree_owner)
     if volume is None:
         raise LaunchFailed("The volume claim of this session was removed while it started.")
     if volume.holder != pod.uid and not volume.last_end:
         raise _end_unknown(cluster, spec, volume)
     try:
-        await volumes.hold(cluster, volume, pod)
+        await volumes.hold(cluster, volume, pod, config.user)
     except words.ConflictError as error:
         raise words.PodStillEnding("Another start of this session is still running. Try again.") from error
 

@@ -109,8 +109,13 @@ def _hash(body: Mapping[str, Any]) -> str:
     return hashlib.sha256(orjson.dumps(body, option=orjson.OPT_SORT_KEYS)).hexdigest()[:16]
 
 
-def reading_pod(config: KubernetesConfig, execution: ExecutionFacts, token: str, *, state: bool) -> dict[str, Any]:
-    """Return the Pod that reads a volume of which nothing else runs: agentctl's state, or the session's work."""
+def reading_pod(
+    config: KubernetesConfig, execution: ExecutionFacts, token: str, *, state: bool, user: str
+) -> dict[str, Any]:
+    """Return the Pod that reads a volume of which nothing else runs: agentctl's state, or the session's work.
+
+    ``user``: who owns its files, as ``UID:GID``: the executor may have another one by now.
+    """
     labels = names.helper_labels(execution.id, execution.session_id)
     pod = _pod(config, names.pod_name(execution.worktree_owner), labels, token)
     body = pod["spec"]
@@ -126,7 +131,7 @@ def reading_pod(config: KubernetesConfig, execution: ExecutionFacts, token: str,
     else:
         command = ["--owner", execution.worktree_owner, "--branch", workspace_store.workspace_branch(execution)]
         mount = {"mountPath": str(workspace_root.WORKSPACE_ROOT), "subPath": "workspace"}
-    uid, _, gid = config.user.partition(":")
+    uid, _, gid = user.partition(":")
     body["containers"] = [
         {
             **_container(config, names.AGENTCTL),

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, Final
 
 from executors_app.repositories import workspace_store
 from executors_app.runtimes.kubernetes import names, volumes
@@ -22,6 +22,7 @@ from executors_app.wire.launch_tokens import LAUNCH_KEY
 
 log = logging.getLogger(__name__)
 
+_CONCURRENT_QUESTIONS: Final = 8
 NAMESPACE: str = "namespace"
 """Key of the row's state: the uid of the namespace that the session was started in."""
 
@@ -34,10 +35,19 @@ class Listing:
     claims: Mapping[str, Volume] | None = None
     """None: not listed, because every execution has a Pod that runs."""
     namespace_uid: str = ""
+    lost_nodes: Collection[str] = ()
+    """The nodes of Pods in question that a person has given up."""
+
+    async def is_out_of_service(self, node: str) -> bool:
+        """Whether a person has given up a node; see ``volumes.KnowsNodes``."""
+        return node in self.lost_nodes
 
 
 async def list_namespace(cluster: Cluster, executions: Sequence[ExecutionFacts]) -> Listing:
-    """List the Pods once, and the volume claims if a Pod is missing or does not run. Writes nothing."""
+    """List the Pods once, and the volume claims if a Pod is missing or does not run; ask once about each lost node.
+
+    Writes nothing. The number of requests does not grow with the number of executions.
+    """
     found, _ = await cluster.list_all(PODS)
     pods = {pod.name: pod for pod in map(Pod, found)}
     wanted = [pods.get(names.pod_name(one.worktree_owner)) for one in executions]
@@ -45,22 +55,32 @@ async def list_namespace(cluster: Cluster, executions: Sequence[ExecutionFacts])
         return Listing(pods)
     claims, _ = await cluster.list_all(CLAIMS)
     uid = await cluster.namespace_uid()
-    return Listing(pods, {entry["metadata"]["name"]: Volume(entry) for entry in claims}, uid)
+    volumes_by_name = {entry["metadata"]["name"]: Volume(entry) for entry in claims}
+    in_question = {pod.node for pod in wanted if pod is not None and pod.node and pod.is_final and not pod.end()}
+    return Listing(pods, volumes_by_name, uid, await _lost_nodes(cluster, in_question))
 
 
-async def judge(
-    cluster: Cluster, config: KubernetesConfig, execution: ExecutionFacts, known: Listing, timeout: float
-) -> Observation:
-    """Return the observation of one execution; raises ExecutorError if the cluster does not answer."""
+async def _lost_nodes(cluster: Cluster, nodes: Collection[str]) -> Collection[str]:
+    bound = asyncio.Semaphore(_CONCURRENT_QUESTIONS)
+
+    async def is_lost(node: str) -> bool:
+        async with bound:
+            return await cluster.is_out_of_service(node)
+
+    ordered = sorted(nodes)
+    answers = await asyncio.gather(*map(is_lost, ordered))
+    return {node for node, answer in zip(ordered, answers, strict=True) if answer}
+
+
+async def judge(config: KubernetesConfig, execution: ExecutionFacts, known: Listing, timeout: float) -> Observation:
+    """Return the observation of one execution; asks nothing but its agentctl."""
     pod = known.pods.get(names.pod_name(execution.worktree_owner))
     volume = (known.claims or {}).get(names.claim_name(execution.worktree_owner))
     if pod is None or pod.is_reader:
         return await _judge_absent(execution, known, volume)
     if not is_owned(pod, execution.id, execution.session_id):
         return Observation.unknown("foreign")
-    async with asyncio.timeout(timeout):
-        end = await volumes.proven_end(cluster, pod, volume)
-    if end:
+    if end := await volumes.proven_end(known, pod, volume):
         return await _dead(execution, end, volume)
     if known.claims is not None and not pod.has_started and (volume is None or volume.holder != pod.uid):
         # It waits for a seed that only a launch sends: nothing of the execution can run.

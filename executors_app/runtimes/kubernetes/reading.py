@@ -87,10 +87,14 @@ async def _reader(
 
 
 async def _create(cluster: Cluster, config: KubernetesConfig, execution: ExecutionFacts, *, state: bool) -> Pod:
+    volume = await volumes.find_volume(cluster, execution.worktree_owner)
+    user = (volume.user if volume is not None else "") or config.user
     token = launch_tokens.mint_launch_token(execution.auth_token)
     secret = manifests.token_secret(names.helper_labels(execution.id, execution.session_id), token)
     try:
-        return await volumes.create_pod(cluster, secret, manifests.reading_pod(config, execution, token, state=state))
+        return await volumes.create_pod(
+            cluster, secret, manifests.reading_pod(config, execution, token, state=state, user=user)
+        )
     except ConflictError as error:
         raise RuntimeUnavailable("Something else has begun to use the volume of this session.") from error
 

@@ -178,6 +178,11 @@ class Kubernetes:
         assert isinstance(source, Namespace)  # noqa: S101  (from exit_event_source)
         return exit_events.exit_events(source)
 
+    async def settle_ended(self, configs: Collection[Mapping[str, Any]]) -> None:
+        """Let go the Pods that somebody has deleted and that have ended, where no watch does it already."""
+        places = {place: None for config in configs for place in _valid_namespaces(config)}
+        await asyncio.gather(*map(exit_events.settle_namespace, places))
+
     async def orphans(self, known: Collection[str], configs: Collection[Mapping[str, Any]]) -> list[Orphan]:
         """List this deployment's Pods, volume claims and Secrets that no row needs; raises RuntimeUnavailable."""
         found: list[Orphan] = []
@@ -212,7 +217,7 @@ async def _observe(
             async def judged(execution: ExecutionFacts, config: KubernetesConfig) -> None:
                 async with bound:
                     try:
-                        seen[execution.id] = await judge(cluster, config, execution, known, timeout)
+                        seen[execution.id] = await judge(config, execution, known, timeout)
                     except (ExecutorError, OSError, KeyError, TypeError, ValueError) as error:
                         log.warning("session %s: its Pod cannot be observed: %s", execution.session_id, error)
 
@@ -220,6 +225,14 @@ async def _observe(
     except (TimeoutError, ExecutorError) as error:
         log.warning("cannot observe Pods: %s", error or "the cluster does not answer in time")
     return seen
+
+
+def _valid_namespaces(config: Mapping[str, Any]) -> list[Namespace]:
+    try:
+        return _namespaces([config])
+    except RuntimeUnavailable as error:
+        log.info("%s", error.message)
+        return []
 
 
 def _namespaces(configs: Collection[Mapping[str, Any]]) -> list[Namespace]:

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from executors_app.runtimes.kubernetes import names, pod_state
 from executors_app.runtimes.kubernetes.cluster import CLAIMS, PODS, SECRETS, Cluster
+from executors_app.runtimes.kubernetes.config import is_user
 from executors_app.runtimes.kubernetes.pod_state import Pod
 from executors_app.runtimes.kubernetes.words import REFUSALS, ConflictError, NotFoundError
 
@@ -34,6 +35,12 @@ class Volume:
     def is_going(self) -> bool:
         """Whether somebody has deleted the claim."""
         return bool(self.entry["metadata"].get("deletionTimestamp"))
+
+    @property
+    def user(self) -> str:
+        """The owner of its files, as ``UID:GID``; empty if that is not recorded, or cannot be one."""
+        recorded = names.annotations_of(self.entry).get(names.USER, "")
+        return recorded if is_user(recorded) else ""
 
     def end_of(self, uid: str) -> str:
         """Return how a Pod has ended, if that was recorded; else empty."""
@@ -69,7 +76,15 @@ async def find_volume(cluster: Cluster, owner_id: str) -> Volume | None:
     return Volume(found)
 
 
-async def proven_end(cluster: Cluster, pod: Pod, volume: Volume | None) -> str:
+class KnowsNodes(Protocol):
+    """What knows the nodes of a cluster."""
+
+    async def is_out_of_service(self, node: str) -> bool:
+        """Whether a person has declared a node to be shut down for good."""
+        ...
+
+
+async def proven_end(nodes: KnowsNodes, pod: Pod, volume: Volume | None) -> str:
     """Return how a Pod has ended for certain; empty if it may still run."""
     if end := pod.end():
         return end
@@ -81,7 +96,7 @@ async def proven_end(cluster: Cluster, pod: Pod, volume: Volume | None) -> str:
         return ""
     if volume is not None and (recorded := volume.end_of(pod.uid)):
         return recorded
-    if pod.node and await cluster.is_out_of_service(pod.node):
+    if pod.node and await nodes.is_out_of_service(pod.node):
         return pod_state.OUT_OF_SERVICE
     return ""
 
@@ -93,11 +108,14 @@ def confirmation(namespace: str, owner_id: str, uid: str) -> str:
     return f"kubectl annotate pvc {claim} --namespace {namespace} --overwrite {record}"
 
 
-async def hold(cluster: Cluster, volume: Volume, pod: Pod) -> None:
-    """Record that a Pod may write from now on; the last writer's end must be known. Raises ConflictError."""
+async def hold(cluster: Cluster, volume: Volume, pod: Pod, user: str) -> None:
+    """Record that a Pod, whose agents are this user, may write from now on; the last writer's end must be known.
+
+    Raises ConflictError.
+    """
     if volume.holder != pod.uid:
         labels = {names.EXECUTION_LABEL: pod.execution_id}
-        await cluster.mark(CLAIMS, volume.entry, {names.HOLDER: pod.uid}, labels)
+        await cluster.mark(CLAIMS, volume.entry, {names.HOLDER: pod.uid, names.USER: user}, labels)
 
 
 async def settle(cluster: Cluster, pod: Pod, owner_id: str, end: str) -> None:
