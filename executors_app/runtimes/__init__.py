@@ -121,6 +121,15 @@ class SupportsExitEvents(Protocol):
 
 
 @runtime_checkable
+class SupportsLostPlaces(Protocol):
+    """Optional: a runtime of whose places a person can say that they are gone for good (``wire.executions.PLACE``)."""
+
+    async def place_answers(self, config: Mapping[str, Any], place: str) -> bool:
+        """Whether the place answers that executions have recorded; raises RuntimeUnavailable if none does."""
+        ...
+
+
+@runtime_checkable
 class SupportsSettling(Protocol):
     """Optional: a runtime whose places keep what has ended until its end was recorded."""
 

@@ -13,6 +13,11 @@ LOCAL: Final = "local_standalone"
 NODE: Final = "node"
 """Key of an execution's ``state``: the node of a cluster on which its runtime has seen it."""
 
+PLACE: Final = "namespace"
+"""Key of an execution's ``state``: the uid of the namespace of a cluster in which it was started."""
+LOST_PLACE: Final = "lost_namespace"
+"""Key of an execution's ``state``: the uid of a namespace that a person has declared gone for good."""
+
 
 class ExecutorStatus(StrEnum):
     """``executors_running.status``."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import uuid
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -13,12 +14,13 @@ from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_GET, require_POST, require_safe
 
 from sessions_app.accounts.requests import UserHttpRequest
-from sessions_app.hosts import schedules, services
+from sessions_app.hosts import lost_clusters, schedules, services
 from sessions_app.hosts.actions import ACTIONS
 from sessions_app.hosts.cluster_nodes import WHY_FORCE, list_cluster_nodes
 from sessions_app.hosts.models import Host
 from sessions_app.hosts.remaining import Remaining, remaining_on
 from sessions_app.hosts.services import HostReport
+from sessions_app.kernel.rules.wording import plural
 from sessions_app.kernel.services.errors import SessionsError
 from sessions_app.maintenance.backups import newest_backup, newest_backups
 from sessions_app.pages.shortcuts import part_response
@@ -62,10 +64,26 @@ def _context(request: UserHttpRequest) -> dict[str, Any]:
         "late_since": schedules.late_since(),
         "nodes": list_cluster_nodes(),
         "why_force": WHY_FORCE,
+        "unreached_clusters": lost_clusters.list_unreached_clusters(),
         "sizes": services.list_data_sizes(),
         "backup": newest_backup(),
         "host_backups": newest_backups(services.hosts_in_use()),
     }
+
+
+@require_POST
+def declare_cluster_lost(request: UserHttpRequest, executor_id: uuid.UUID) -> HttpResponse:
+    """Declare that the cluster with the posted ``namespace`` is gone for good; for staff only."""
+    if not request.user.is_staff:
+        raise PermissionDenied
+    try:
+        count = lost_clusters.declare_lost(executor_id, request.POST.get("namespace", ""), request.user)
+    except SessionsError as error:
+        messages.error(request, error.message)
+    else:
+        said = plural(count, "1 session counts", "{} sessions count")
+        messages.success(request, f"The cluster is lost. {said} as ended, and can start again within a minute.")
+    return redirect("system")
 
 
 @require_POST

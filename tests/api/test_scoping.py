@@ -37,6 +37,7 @@ OF_ALL = [call for call in CALLS if call not in OF_A_TEAM]
 STAFF_WRITES = {(f"{things}/", "post") for things in ("repositories", "agent-profiles", "executors", "sweeps")}
 STAFF_WRITES |= {("executors/<uuid:executor_id>/probe/", "post"), ("executors/<uuid:executor_id>/", "delete")}
 STAFF_WRITES |= {("executors/<uuid:executor_id>/", "patch")}
+STAFF_WRITES |= {("hosts/clusters/", "get"), ("hosts/clusters/lost/", "post")}
 STAFF_WRITES |= {("hosts/", "get"), ("hosts/nodes/", "get"), ("hosts/<int:host_id>/<str:action>/", "post")}
 OPERATORS_WRITE = {
     ("tasks/<uuid:task_id>/sessions/<uuid:session_id>/files/content/", "put"),

@@ -14,6 +14,7 @@ from executors_app.runtimes.kubernetes.cluster import CLAIMS, PODS, SECRETS
 from executors_app.runtimes.kubernetes.config import KubernetesConfig
 from executors_app.runtimes.kubernetes.observation import Listing, judge
 from executors_app.runtimes.kubernetes.pod_state import Pod
+from executors_app.runtimes.kubernetes.runtime import RUNTIME
 from executors_app.runtimes.kubernetes.volumes import Volume
 from executors_app.runtimes.kubernetes.words import ConflictError
 from executors_app.wire.executions import Observed
@@ -206,3 +207,43 @@ async def test_cluster_that_has_nothing_of_an_execution_proves_its_end_only_wher
     known = Listing(claims={}, namespace_uid=uid)
     seen = await judge(KubernetesConfig(), facts, known, 1.0)
     assert (seen.observed is Observed.DEAD) is has_ended
+
+
+LOST = {"namespace": "namespace-2", "lost_namespace": "namespace-2"}
+
+
+@pytest.mark.parametrize(
+    ("state", "is_dead"),
+    [(LOST, True), ({**LOST, "lost_namespace": "namespace-1"}, False), ({"lost_namespace": "namespace-2"}, True)],
+    ids=["declared lost", "of another namespace", "never started"],
+)
+async def test_declaration_that_a_cluster_is_lost_holds_for_what_was_started_there(
+    state: dict[str, str], is_dead: bool
+) -> None:
+    cluster: Any = MemoryCluster()
+    cluster.objects = {}
+    facts = execution_facts(state=state)
+    seen = await judge(KubernetesConfig(), facts, Listing(claims={}, namespace_uid="namespace-1"), 1.0)
+    assert (seen.observed is Observed.DEAD) is is_dead
+    assert (seen.reason == "cluster_lost") is (state is LOST)
+    assert await lifecycle.end_pod(cluster, facts) is is_dead
+
+
+@pytest.mark.parametrize("state", [LOST, {"namespace": "namespace-2"}], ids=["declared lost", "not declared"])
+async def test_cluster_that_does_not_answer_is_unknown_unless_a_person_has_declared_it_lost(
+    state: dict[str, str],
+) -> None:
+    facts = execution_facts(state=state, config={"kubeconfig": "/nowhere/kubeconfig"})
+    seen = (await RUNTIME.observe([facts], timeout=1.0, concurrency=1))[facts.id]
+    expected = (Observed.UNKNOWN, "runtime_unavailable")
+    if state is LOST:
+        expected = (Observed.DEAD, "cluster_lost")
+    assert (seen.observed, seen.reason) == expected
+    assert await RUNTIME.end(facts) is (state is LOST)
+
+
+async def test_pod_that_answers_is_alive_whatever_was_declared() -> None:
+    pod = pod_object(RUNNING, ENDED, phase="Running")
+    known = Listing({pod.name: pod}, {}, "namespace-2")
+    seen = await judge(KubernetesConfig(), execution_facts(state=LOST), known, 1.0)
+    assert seen.observed is Observed.UNKNOWN, "nothing answers at its address, but it is no proof of an end"

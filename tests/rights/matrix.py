@@ -207,6 +207,10 @@ API: Final[Mapping[str, Methods]] = {
     "api/v1/agent-profiles/": {"get": known(), "post": staff_writes(201, name="x", agent_type="demo")},
     "api/v1/hosts/": {"get": Row((401, 403, 403, 403, 200))},
     "api/v1/hosts/nodes/": {"get": Row((401, 403, 403, 403, 200))},
+    "api/v1/hosts/clusters/": {"get": Row((401, 403, 403, 403, 200))},
+    "api/v1/hosts/clusters/lost/": {
+        "post": staff_writes(404, executor="00000000-0000-4000-8000-000000000000", namespace="n")
+    },
     "api/v1/hosts/<int:host_id>/<str:action>/": {"post": staff_writes(404).at(host_id="999", action="cordon")},
     "api/v1/agent-profiles/<uuid:profile_id>/": {
         "get": Row((401, 404, 200, 200, 200)),
@@ -383,6 +387,10 @@ PAGES: Final[Mapping[str, Methods]] = {
     "system/hosts/<int:host_id>/<str:action>/": {
         "get": page(405).at(host_id="999", action="cordon"),
         "post": page_staff(404).at(host_id="999", action="cordon"),
+    },
+    "system/clusters/<uuid:executor_id>/lost/": {
+        "get": page(405).at(executor_id="00000000-0000-4000-8000-000000000000"),
+        "post": page_staff(302).at(executor_id="00000000-0000-4000-8000-000000000000"),
     },
     "system/live/": {"get": Row((LOGIN, 403, 403, 403, 200)), "post": page(405)},
     "sessions/bulk/": {

@@ -11,7 +11,7 @@ from typing import Any, Final
 from executors_app.runtimes.kubernetes import names, volumes
 from executors_app.runtimes.kubernetes.cluster import CLAIMS, PODS, SECRETS, Cluster
 from executors_app.runtimes.kubernetes.manifests import GRACE
-from executors_app.runtimes.kubernetes.observation import is_elsewhere
+from executors_app.runtimes.kubernetes.observation import is_declared_lost, is_elsewhere
 from executors_app.runtimes.kubernetes.pod_state import Pod, is_owned
 from executors_app.wire.executions import ExecutionFacts, Orphan
 
@@ -60,7 +60,7 @@ async def _end_absent(cluster: Cluster, execution: ExecutionFacts) -> bool:
     if volume is not None:
         has_ended = bool(volume.last_end)
     else:
-        has_ended = not is_elsewhere(execution, await cluster.namespace_uid())
+        has_ended = is_declared_lost(execution) or not is_elsewhere(execution, await cluster.namespace_uid())
     if not has_ended:
         log.warning("session %s: nobody has seen the end of its Pod, or another cluster has it", execution.session_id)
     return has_ended

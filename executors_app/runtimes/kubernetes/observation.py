@@ -17,14 +17,12 @@ from executors_app.runtimes.kubernetes.pod_state import NEVER_RAN, Pod, is_owned
 from executors_app.runtimes.kubernetes.reach import launch_state, pod_token, pod_url, status_client
 from executors_app.runtimes.kubernetes.volumes import Volume
 from executors_app.wire.errors import AgentctlForeign, ExecutorError
-from executors_app.wire.executions import NODE, ExecutionFacts, Observation, Observed, WorkspaceState
+from executors_app.wire.executions import LOST_PLACE, NODE, PLACE, ExecutionFacts, Observation, Observed, WorkspaceState
 from executors_app.wire.launch_tokens import LAUNCH_KEY
 
 log = logging.getLogger(__name__)
 
 _CONCURRENT_QUESTIONS: Final = 8
-NAMESPACE: str = "namespace"
-"""Key of the row's state: the uid of the namespace that the session was started in."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,10 +96,12 @@ async def _judge_absent(execution: ExecutionFacts, known: Listing, volume: Volum
             return await _dead(execution, end, volume)
         return Observation.unknown("pod_vanished")
     if is_elsewhere(execution, known.namespace_uid):
+        if is_declared_lost(execution):
+            return await judge_lost(execution)
         return Observation.unknown("other_cluster")
     # A claim cannot go while the object of a Pod uses it, and that object goes only after its end was recorded, or
     # when a person removes our finalizer.
-    return await _dead(execution, "volume_gone" if NAMESPACE in execution.state else NEVER_RAN, None)
+    return await _dead(execution, "volume_gone" if PLACE in execution.state else NEVER_RAN, None)
 
 
 def is_elsewhere(execution: ExecutionFacts, namespace_uid: str) -> bool:
@@ -109,9 +109,19 @@ def is_elsewhere(execution: ExecutionFacts, namespace_uid: str) -> bool:
 
     ``namespace_uid`` is empty if the cluster does not show it.
     """
-    if NAMESPACE not in execution.state:
+    if PLACE not in execution.state:
         return False  # its first launch never ended
-    return not namespace_uid or execution.state[NAMESPACE] != namespace_uid
+    return not namespace_uid or execution.state[PLACE] != namespace_uid
+
+
+def is_declared_lost(execution: ExecutionFacts) -> bool:
+    """Whether a person has declared that the cluster in which an execution was started is gone for good."""
+    return PLACE in execution.state and execution.state.get(LOST_PLACE) == execution.state[PLACE]
+
+
+async def judge_lost(execution: ExecutionFacts) -> Observation:
+    """Return the observation of an execution whose cluster was declared lost, with its volume."""
+    return await _dead(execution, "cluster_lost", None, "The cluster of this session was declared lost.")
 
 
 async def _poll(config: KubernetesConfig, execution: ExecutionFacts, pod: Pod, timeout: float) -> Observation:
@@ -125,7 +135,7 @@ async def _poll(config: KubernetesConfig, execution: ExecutionFacts, pod: Pod, t
         return Observation.unknown("foreign")
     except ExecutorError as error:
         return Observation.unknown(_unanswered(pod, str(error.details.get("reason", error.code))))
-    kept = {name: value for name, value in execution.state.items() if name != LAUNCH_KEY}
+    kept = {name: value for name, value in execution.state.items() if name not in (LAUNCH_KEY, LOST_PLACE)}
     state = {**kept, "container": pod.uid, NODE: pod.node, **launch_state(pod, execution.auth_token)}
     return Observation(Observed.ALIVE, report=report, url=url, seen_at=datetime.now(UTC), state=state)
 
@@ -144,12 +154,13 @@ def _not_up(pod: Pod) -> str:
     return "pod_pending"
 
 
-async def _dead(execution: ExecutionFacts, reason: str, volume: Volume | None) -> Observation:
+async def _dead(execution: ExecutionFacts, reason: str, volume: Volume | None, lost: str = "") -> Observation:
+    """Return that it is dead; ``lost`` says why there is no volume, unless that was removed."""
     if not execution.worktree_path:
         return Observation.dead(reason, WorkspaceState.REBUILDABLE)
     if volume is not None:
         return Observation.dead(reason)  # what is on the volume shows only a Pod: a launch would notice a loss
-    lost = f"The volume claim {names.claim_name(execution.worktree_owner)} was removed."
+    lost = lost or f"The volume claim {names.claim_name(execution.worktree_owner)} was removed."
     branch = workspace_store.workspace_branch(execution)
     state, why = await asyncio.to_thread(workspace_store.lost_workspace_state, execution.worktree_owner, lost, branch)
     return Observation.dead(reason, state, why)

@@ -26,7 +26,7 @@ from executors_app.runtimes.kubernetes.cluster import RIGHTS, TUNNEL_RIGHTS, ope
 from executors_app.runtimes.kubernetes.config import KubernetesConfig, read_kubernetes_config
 from executors_app.runtimes.kubernetes.exit_events import Namespace
 from executors_app.runtimes.kubernetes.launch import launch_pod
-from executors_app.runtimes.kubernetes.observation import NAMESPACE, judge, list_namespace
+from executors_app.runtimes.kubernetes.observation import is_declared_lost, judge, judge_lost, list_namespace
 from executors_app.runtimes.kubernetes.reach import launch_state
 from executors_app.wire.errors import (
     AgentctlUnreachable,
@@ -37,6 +37,7 @@ from executors_app.wire.errors import (
 )
 from executors_app.wire.executions import (
     NODE,
+    PLACE,
     ExecutionFacts,
     ExitEvent,
     Launched,
@@ -47,6 +48,7 @@ from executors_app.wire.executions import (
 )
 
 log = logging.getLogger(__name__)
+_UNAVAILABLE: Final = "runtime_unavailable"
 
 
 class Kubernetes:
@@ -88,7 +90,7 @@ class Kubernetes:
             up = await launch_pod(cluster, config, spec)
             namespace_uid = await cluster.namespace_uid()
         worktree = manifests.worktree_of(spec)
-        state = {"container": up.pod.uid, NODE: up.pod.node, NAMESPACE: namespace_uid}
+        state = {"container": up.pod.uid, NODE: up.pod.node, PLACE: namespace_uid}
         state |= launch_state(up.pod, spec.auth_token)
         if up.rebuilt:
             state["rebuilt"] = up.rebuilt
@@ -113,7 +115,7 @@ class Kubernetes:
         self, executions: Sequence[ExecutionFacts], *, timeout: float, concurrency: int
     ) -> dict[str, Observation]:
         """List each namespace once, then poll the agentctl of each Pod that runs."""
-        seen = {one.id: Observation.unknown("runtime_unavailable") for one in executions}
+        seen = {one.id: Observation.unknown(_UNAVAILABLE) for one in executions}
         places: dict[Namespace, list[tuple[ExecutionFacts, KubernetesConfig]]] = defaultdict(list)
         for one in executions:
             try:
@@ -124,6 +126,10 @@ class Kubernetes:
         found = await asyncio.gather(*(_observe(*place, timeout, concurrency) for place in places.items()))
         for observations in found:
             seen |= observations
+        for one in executions:
+            # Where no cluster answers at all, a person's word decides; where one does, what it says.
+            if seen[one.id].reason == _UNAVAILABLE and is_declared_lost(one):
+                seen[one.id] = await judge_lost(one)
         return seen
 
     async def end(self, execution: ExecutionFacts) -> bool:
@@ -134,7 +140,7 @@ class Kubernetes:
                 return await lifecycle.end_pod(cluster, execution)
         except ExecutorError as error:
             log.warning("session %s: its Pod cannot be ended: %s", execution.session_id, error.message)
-            return False
+            return is_declared_lost(execution)
 
     async def end_leftovers(self, execution: ExecutionFacts) -> int:
         """Return 0: a container's processes end with it."""
@@ -178,6 +184,13 @@ class Kubernetes:
         assert isinstance(source, Namespace)  # noqa: S101  (from exit_event_source)
         return exit_events.exit_events(source)
 
+    async def place_answers(self, config: Mapping[str, Any], place: str) -> bool:
+        """Whether the namespace that answers is the one of this uid; raises RuntimeUnavailable."""
+        read = _config(config)
+        async with open_cluster(read.cluster, read.namespace) as cluster:
+            uid = await cluster.namespace_uid()
+        return not uid or uid == place  # one that is not shown may be it
+
     async def settle_ended(self, configs: Collection[Mapping[str, Any]]) -> None:
         """Let go the Pods that somebody has deleted and that have ended, where no watch does it already."""
         places = {place: None for config in configs for place in _valid_namespaces(config)}
@@ -206,7 +219,7 @@ RUNTIME: Final = Kubernetes()
 async def _observe(
     place: Namespace, executions: Sequence[tuple[ExecutionFacts, KubernetesConfig]], timeout: float, concurrency: int
 ) -> dict[str, Observation]:
-    seen = {one.id: Observation.unknown("runtime_unavailable") for one, _ in executions}
+    seen = {one.id: Observation.unknown(_UNAVAILABLE) for one, _ in executions}
     try:
         async with AsyncExitStack() as stack:
             async with asyncio.timeout(timeout):

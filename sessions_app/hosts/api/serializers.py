@@ -48,6 +48,32 @@ class ClusterNodeSerializer(serializers.Serializer[Any]):
     )
 
 
+class UnreachedClusterSerializer(serializers.Serializer[Any]):
+    """A cluster of which no session can be reached."""
+
+    executor = serializers.UUIDField(source="executor_id")
+    executor_name = serializers.CharField(source="executor")
+    namespace = serializers.CharField(
+        allow_blank=True, help_text="The uid of the namespace; empty if the cluster did not show it."
+    )
+    sessions = serializers.IntegerField(help_text="How many sessions wait for it.")
+
+
+class LostClusterSerializer(serializers.Serializer[Any]):
+    """Which cluster is declared lost."""
+
+    executor = serializers.UUIDField(help_text="The executor of its sessions.")
+    namespace = serializers.CharField(
+        allow_blank=True, max_length=64, help_text="The uid of the namespace, as the list shows it."
+    )
+
+
+class LostClusterAnswerSerializer(serializers.Serializer[Any]):
+    """What followed from a declaration."""
+
+    sessions = serializers.IntegerField(help_text="How many sessions count as ended now.")
+
+
 class RemainingSessionSerializer(serializers.Serializer[Any]):
     """A session that still runs on a host."""
 

@@ -9,9 +9,16 @@ from rest_framework.response import Response
 from sessions_app.accounts.requests import UserRequest
 from sessions_app.api.base_views import ApiView, StaffPermission
 from sessions_app.api.serializers.common import document_responses
-from sessions_app.hosts import services
+from sessions_app.hosts import lost_clusters, services
 from sessions_app.hosts.actions import ACTIONS
-from sessions_app.hosts.api.serializers import ClusterNodeSerializer, HostAnswerSerializer, HostSerializer
+from sessions_app.hosts.api.serializers import (
+    ClusterNodeSerializer,
+    HostAnswerSerializer,
+    HostSerializer,
+    LostClusterAnswerSerializer,
+    LostClusterSerializer,
+    UnreachedClusterSerializer,
+)
 from sessions_app.hosts.cluster_nodes import list_cluster_nodes
 from sessions_app.hosts.models import Host
 from sessions_app.hosts.remaining import remaining_on
@@ -37,6 +44,35 @@ class ClusterNodeListView(ApiView):
     def get(self, request: UserRequest) -> Response:
         """List the nodes of clusters on which sessions run, as their Pods name them. Staff only."""
         return self.list(ClusterNodeSerializer, list_cluster_nodes())
+
+
+class UnreachedClusterListView(ApiView):
+    """Clusters of which no session can be reached."""
+
+    permission_classes = [StaffPermission]
+
+    @document_responses({200: UnreachedClusterSerializer(many=True)}, 403)
+    def get(self, request: UserRequest) -> Response:
+        """List the clusters of which no session can be reached. Staff only."""
+        return self.list(UnreachedClusterSerializer, lost_clusters.list_unreached_clusters())
+
+
+class LostClusterView(ApiView):
+    """The declaration that a cluster is lost."""
+
+    permission_classes = [StaffPermission]
+
+    @document_responses({200: LostClusterAnswerSerializer}, 400, 403, 404, 409, request=LostClusterSerializer)
+    def post(self, request: UserRequest) -> Response:
+        """Declare that a cluster is gone for good. Staff only.
+
+        The sessions that were started there and cannot be reached count as ended: they are resumed by their policy on
+        the cluster that the executor names now. Refused with `cluster_answers` while the cluster answers. At most 1000
+        sessions at once: repeat it while the list shows some.
+        """
+        wanted = self.body(LostClusterSerializer)
+        count = lost_clusters.declare_lost(wanted["executor"], wanted["namespace"], request.user)
+        return self.show(LostClusterAnswerSerializer, {"sessions": count})
 
 
 class HostActionView(ApiView):

@@ -86,6 +86,10 @@ class HostReporting(SessionsError, code="host_reporting"):
     """The host reports that it is there, so it is not lost. Drain it instead."""
 
 
+class ClusterAnswers(SessionsError, code="cluster_answers"):
+    """The cluster answers, so it is not lost. Give up single nodes or Pods there instead."""
+
+
 class AlreadyRunning(SessionsError, code="already_running"):
     """The session is already running."""
 

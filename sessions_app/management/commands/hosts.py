@@ -12,7 +12,7 @@ from typing import Any, Final
 from django.contrib.humanize.templatetags.humanize import naturaltime
 from django.core.management.base import CommandError, CommandParser
 
-from sessions_app.hosts import cordons, losses, schedules, services
+from sessions_app.hosts import cordons, losses, lost_clusters, schedules, services
 from sessions_app.hosts.cluster_nodes import ClusterNode, list_cluster_nodes
 from sessions_app.hosts.remaining import MAX_NAMED, Remaining, remaining_on
 from sessions_app.hosts.services import HostReport, ProcessReport
@@ -49,6 +49,10 @@ class Command(VisibleCommand):
         )
         lost = _add_command(commands, "lost", "declare a host lost that is gone for ever, and end its sessions there")
         lost.add_argument("--yes", action="store_true", default=argparse.SUPPRESS, help="confirm that it is gone")
+        cluster = _add_command(
+            commands, "lost-cluster", "declare the cluster of an executor lost, whose sessions cannot be reached"
+        )
+        cluster.add_argument("--yes", action="store_true", default=argparse.SUPPRESS, help="confirm that it is gone")
         parser.add_argument("--lost", metavar="NAME", default="", help="the same as the command lost")
         parser.add_argument("--yes", action="store_true", help="confirm --lost")
         drain = _add_command(commands, "drain", "cordon a host, and stop each of its sessions once it is at rest")
@@ -154,6 +158,27 @@ class Command(VisibleCommand):
                 self.stdout.write(f"Sessions ended: {ended} of {total}")
         self._report_loss(options, ended, without_work)
 
+    def lose_cluster(self, options: Mapping[str, Any]) -> None:
+        """Declare the clusters of an executor lost of which no session is reached."""
+        name, ended = options["name"], 0
+        if not options["yes"]:
+            raise CommandError(
+                f"If the cluster of {name} still runs somewhere, its agents go on without Kandev. Say --yes if it is "
+                "gone for ever.",
+                returncode=EXIT_COULD_NOT_RUN,
+            )
+        found = lost_clusters.list_unreached_clusters(name)
+        if not found:
+            raise CommandError(
+                f"No session waits for a cluster of an executor called {name}.", returncode=EXIT_COULD_NOT_RUN
+            )
+        while found:
+            marked = sum(lost_clusters.declare_lost(one.executor_id, one.namespace, None) for one in found)
+            ended += marked
+            found = lost_clusters.list_unreached_clusters(name) if marked else []
+        said = plural(ended, "1 session counts", "{} sessions count")
+        self._say(options, f"The cluster of {name} is lost. {said} as ended, and can start again within a minute.")
+
     def _report_loss(self, options: Mapping[str, Any], ended: int, without_work: int) -> None:
         name = options["name"]
         if options["json"]:
@@ -227,6 +252,7 @@ _ACTIONS: Final[Mapping[str | None, Callable[[Command, Mapping[str, Any]], None]
     "uncordon": Command.uncordon,
     "drain": Command.drain,
     "lost": Command.lose,
+    "lost-cluster": Command.lose_cluster,
 }
 
 
