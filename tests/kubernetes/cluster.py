@@ -53,6 +53,7 @@ class Cluster:
         self.control_plane = ControlPlane(home)
         self.nodes = (Node(1, home), Node(2, home))
         self._access: ApiAccess | None = None
+        self._ends_with_us = False
 
     # --- start and end ---
 
@@ -67,6 +68,7 @@ class Cluster:
             raise
 
     def _start(self, *, ends_with_us: bool) -> None:
+        self._ends_with_us = ends_with_us
         # What ends with us is started here: the kernel ends it with the thread that has started it.
         certificates = ClusterCertificates(self.home / "certificates")
         plane = self.control_plane
@@ -119,7 +121,7 @@ class Cluster:
         eventually(self.answers, timeout=120, describe="the API server answers")
         for node in self.nodes:
             if not node.is_running():
-                node.start(ends_with_us=True)
+                node.start(ends_with_us=self._ends_with_us)
                 network.connect_node(plane, node, node.number)
             self.heal(node)
             for program, start in (

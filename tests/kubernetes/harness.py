@@ -25,6 +25,7 @@ class KubernetesHarness:
 
     runtime: Kubernetes = RUNTIME
     demo_agent = ["kandev-demo-agent"]
+    user = USER
 
     def __init__(self, repository: Path, cluster: Cluster):
         self.repository, self.cluster = repository, cluster
@@ -49,10 +50,14 @@ class KubernetesHarness:
 
     def kill(self, spec: LaunchSpec) -> None:
         """Kill agentctl with SIGKILL: all others in its container end with it."""
-        name = names.pod_name(spec.session_id)
+        self.kill_session(spec.session_id)
+
+    def kill_session(self, session_id: str) -> None:
+        """Kill the first process of a session's Pod, and wait until its node has reported the end."""
+        name = names.pod_name(session_id)
         node = self.cluster.node_of(name)
         node.signal_container(name, "KILL")
-        eventually(lambda: Pod(self.pod(spec.session_id)).end(), timeout=120, describe="the Pod has ended")
+        eventually(lambda: Pod(self.pod(session_id)).end(), timeout=120, describe="the Pod has ended")
         node.collect_garbage(name)
 
     @contextmanager
@@ -66,14 +71,27 @@ class KubernetesHarness:
         finally:
             node.signal_container(name, "CONT")
 
-    def directory_of(self, owner_id: str) -> Path:
+    def run(self, spec: LaunchSpec, *argv: str) -> tuple[int, str]:
+        """Run a command in the Pod as its agent would; return exit code and output."""
+        name = names.pod_name(spec.session_id)
+        return self.cluster.node_of(name).run_in(name, USER, *argv)
+
+    def volume(self, owner_id: str) -> Path:
         """Return where this machine has a session's volume."""
         return self.cluster.volume_directory(names.claim_name(owner_id))
+
+    def directory_of(self, owner_id: str) -> Path:
+        """Return where this machine has a session's workspace."""
+        return self.volume(owner_id) / "workspace"
+
+    def home_of(self, owner_id: str) -> Path:
+        """Return where this machine has the home directory of a session's agent."""
+        return self.volume(owner_id) / "home"
 
     def seen(self, path: str) -> Path:
         """Return a path of a workspace as this machine sees it."""
         owner_id = Path(path).name
-        return self.directory_of(owner_id) / "workspace" / "worktrees" / owner_id
+        return self.directory_of(owner_id) / "worktrees" / owner_id
 
     def git(self, path: str, *arguments: str) -> str:
         """Run git in the session's running Pod; return its output."""
@@ -82,7 +100,7 @@ class KubernetesHarness:
 
     def forget(self, branch: str, session_id: str) -> None:
         """Prune worktrees, and delete a branch with its snapshots, in the workspace's own repository."""
-        repository = self.directory_of(session_id) / "workspace" / "repository.git"
+        repository = self.directory_of(session_id) / "repository.git"
         ours = ("-c", "safe.directory=*")
         run_git(repository, *ours, "worktree", "prune")
         if branch:

@@ -38,5 +38,8 @@ def _build(machine: Machine) -> None:
     try:
         progress = list(client.build(fileobj=io.BytesIO(_PAUSE_DOCKERFILE.encode()), tag=PAUSE, rm=True, decode=True))
         assert not [line for line in progress if "error" in line], progress[-3:]
+        for name in (engines.IMAGE, PAUSE):
+            # A node with a full disk removes images, and there is no registry to get them from again.
+            client.create_container(name)
     finally:
         client.close()

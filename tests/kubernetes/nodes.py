@@ -25,6 +25,8 @@ from tests.kubernetes.namespaces import SEARCHED, Namespace
 from tests.waiting import eventually
 
 CONTROL_GROUPS: Final = Path("/sys/fs/cgroup")
+ROOM: Final = 1 << 30
+"""Bytes that may be written on a machine of the tests, by others, before a node evicts its Pods."""
 _NO_SANDBOX: Final = "io.kubernetes.docker.type=container"
 OOM_SAFE_RUNC: Final = Path(__file__).with_name("runc-without-oom-score")
 
@@ -199,11 +201,11 @@ class Node(Namespace):
             for one in found:
                 client.kill(one["Id"], name)
 
-    def run_in(self, pod_name: str, user: str, *command: str, privileged: bool = False) -> tuple[int, str]:
+    def run_in(self, pod_name: str, user: str, *command: str) -> tuple[int, str]:
         """Run a command in a Pod's running container; return its exit code and its output."""
         with self._connected() as client:
             [found] = client.containers(filters=_of_pod(pod_name))
-            made = client.exec_create(found["Id"], list(command), user=user, privileged=privileged)
+            made = client.exec_create(found["Id"], list(command), user=user)
             output: bytes = client.exec_start(made["Id"])
             return int(client.exec_inspect(made["Id"])["ExitCode"]), output.decode(errors="replace")
 
@@ -220,23 +222,22 @@ class Node(Namespace):
                 with suppress(NotFound):
                     client.remove_container(one["Id"])
 
-    def expose_to_oom(self, pod_name: str) -> None:
-        """Let the kernel kill the first process of a Pod's container before any other when its memory is used up."""
-        code, output = self.run_in(pod_name, "0:0", "sh", "-c", "echo 1000 >/proc/1/oom_score_adj", privileged=True)
-        assert code == 0, output
-
     @contextmanager
-    def pressure(self) -> Iterator[None]:
-        """Let the node find its disk too full during the block, so that it evicts its Pods."""
-        path = self.directory / "kubelet.yaml"
+    def almost_full(self) -> Iterator[Path]:
+        """Let the node evict its Pods if its disk becomes fuller during the block; yield the file that makes it so.
+
+        That file must have twice `ROOM`. A kubelet that starts when it is too full rejects its Pods instead.
+        """
+        path, filler = self.directory / "kubelet.yaml", self.directory / "filler"
         configuration = path.read_text()
-        changed = yaml.safe_load(configuration)
-        changed |= {"evictionHard": {"nodefs.available": "100%"}, "evictionPressureTransitionPeriod": "1s"}
+        threshold = {"nodefs.available": str(shutil.disk_usage(self.directory).free - ROOM)}
+        changed = yaml.safe_load(configuration) | {"evictionHard": threshold, "evictionPressureTransitionPeriod": "1s"}
         path.write_text(yaml.safe_dump(changed))
         self.restart_kubelet()
         try:
-            yield
+            yield filler
         finally:
+            filler.unlink(missing_ok=True)
             path.write_text(configuration)
             self.restart_kubelet()
 
