@@ -33,8 +33,8 @@ from tests.bench.restarts import come_back, lose_supervisor
 from tests.bench.world import World
 from tests.executors.harness import spec_for
 from tests.executors.launches import TOKEN
+from tests.kubernetes.pod_deployment import AGENT_HOME
 from tests.kubernetes.standin.cluster import StandIn
-from tests.kubernetes.standin.deployment import AGENT_HOME
 from tests.kubernetes.standin.harness import KubernetesHarness
 from tests.waiting import eventually
 

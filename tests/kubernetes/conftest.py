@@ -13,6 +13,7 @@ from typing import Any, Final
 
 import pytest
 
+from tests.drills.conftest import pytest_runtest_makereport  # noqa: F401 - a hook
 from tests.executors.repositories import make_repository
 from tests.kubernetes.cluster import Cluster
 from tests.kubernetes.harness import KubernetesHarness

@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from tests.drills.conftest import pytest_runtest_makereport  # noqa: F401 - a hook
 from tests.executors.repositories import make_repository
 from tests.kubernetes.standin.cluster import StandIn
 from tests.kubernetes.standin.harness import KubernetesHarness

@@ -45,7 +45,11 @@ class KubernetesHarness:
 
     def kill(self, spec: LaunchSpec) -> None:
         """Kill the first process of the Pod with SIGKILL: all others end with it."""
-        self.cluster.kill(pod_name(spec.worktree_owner))
+        self.kill_session(spec.worktree_owner)
+
+    def kill_session(self, session_id: str) -> None:
+        """Kill the first process of a session's Pod."""
+        self.cluster.kill(pod_name(session_id))
 
     @contextmanager
     def silence(self, spec: LaunchSpec) -> Iterator[None]:

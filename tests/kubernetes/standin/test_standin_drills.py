@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from executors_app.runtimes.kubernetes.names import pod_name
-from tests.drills.deployment import Deployment, Session
-from tests.drills.restart_drills import RestartDrills
 from tests.drills.session_steps import check_only_turn
+from tests.kubernetes.pod_deployment import PodDrills
 from tests.kubernetes.standin.cluster import StandIn
-from tests.kubernetes.standin.deployment import KubernetesDeployment, PodSession
+from tests.kubernetes.standin.deployment import KubernetesDeployment
 from tests.waiting import eventually
 
 pytestmark = pytest.mark.any_database
@@ -28,15 +26,8 @@ def deployment(stand_in: StandIn, tmp_path: Path) -> Iterator[KubernetesDeployme
     made.close()
 
 
-class TestRestartsInPods(RestartDrills):
+class TestRestartsInPods(PodDrills):
     """Drills on ``kubernetes``."""
-
-    def lose_workspace(self, deployment: Deployment, session: Session) -> None:
-        """Remove the worktree, the branch and the snapshots on a session's volume."""
-        assert isinstance(session, PodSession)
-        lost, pods = session.row, session.deployment.pods
-        shutil.rmtree(pods.seen(lost["worktree_path"]))
-        pods.forget(lost["worktree_branch"], session.id)
 
 
 def test_launch_survives_the_death_of_the_control_plane(deployment: KubernetesDeployment) -> None:
