@@ -20,6 +20,7 @@ CODE = ("kandev", "executors_app", "sessions_app")
 ENVIRONMENT_READERS = {
     "kandev/environment.py",
     "kandev/healthcheck.py",  # a separate program that runs every ten seconds, too often to load Django's settings
+    "kandev/liveness.py",  # the same for supervisors and workers in a cluster
     "executors_app/machine/process/spawning.py",
     "executors_app/agentctl_client/cluster_access.py",  # where a cluster puts the address of its API for Pods
     "executors_app/demo_agent/agent.py",  # an agent: a separate program that imports nothing from the project
