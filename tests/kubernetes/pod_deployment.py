@@ -7,11 +7,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
+from executors_app.runtimes.containers.sites import HOME_PATH
 from tests.drills.deployment import Deployment, Session
 from tests.drills.restart_drills import RestartDrills
 from tests.waiting import eventually
 
-AGENT_HOME = "/home/agent/demo"
+AGENT_HOME = f"{HOME_PATH}/demo"
 
 
 class Pods(Protocol):
