@@ -66,6 +66,10 @@ class RemoteEngineHarness(DockerHarness):
         """Return the directory of the workspace's volume."""
         return self.engine.volume(workspace_volume(owner_id))
 
+    def home_of(self, owner_id: str) -> Path:
+        """Return the home directory of a session's agent."""
+        return self.engine.volume(home_volume(owner_id))
+
     def volumes_of(self, spec: LaunchSpec) -> set[str]:
         """Return the names of the volumes that a launch creates."""
         return {state_volume(spec.execution_id), home_volume(spec.session_id), workspace_volume(spec.session_id)}

@@ -24,7 +24,7 @@ from sessions_app.maintenance.files import clean_journals, clean_recovery_refs
 from sessions_app.models import Leftover
 from tests.docker.harness import DockerHarness
 from tests.executors.harness import client_of, known, observe_one, row_of, spec_for
-from tests.hostile_agent.scenario import PLANTED, AttackScenario
+from tests.hostile_agent.scenario import PLANTED, AttackScenario, SandboxHarness
 
 _TIMEOUT = 60.0
 
@@ -34,7 +34,7 @@ class Victim:
     """A session whose agent is hostile."""
 
     scenario: AttackScenario
-    harness: DockerHarness
+    harness: SandboxHarness
     spec: LaunchSpec
     launched: Launched
     refusals: list[str] = field(default_factory=list)
@@ -130,6 +130,8 @@ class Victim:
 
     def failure_report(self) -> str:
         """Return the refusals and the end of agentctl's log."""
+        if not isinstance(self.harness, DockerHarness):
+            return "\n".join(self.refusals)
         with self.harness.client() as client:
             log = client.logs(container_name(self.spec.execution_id), tail=20).decode(errors="replace")
         return "\n".join([*self.refusals, log])
@@ -150,7 +152,7 @@ class Victim:
 
     def check_mounts(self) -> None:
         """Assert that the container has only the mounts of a first start."""
-        if self.harness.runtime.name != "local_docker":
+        if not isinstance(self.harness, DockerHarness) or self.harness.runtime.name != "local_docker":
             return
         data = self.scenario.data
         allowed = {self.directory, data / "agentctl" / self.spec.execution_id, self.scenario.home_of(self.spec)}
@@ -192,6 +194,7 @@ class Victim:
     async def remove_orphans(self) -> None:
         """Remove the session's container as an orphan, as if no row referred to it."""
         assert self.scenario.other_launch
+        assert isinstance(self.harness, DockerHarness)
         configs = [dict(self.spec.config)]
         for orphan in await self.harness.runtime.orphans({self.scenario.other_launch[0].execution_id}, configs):
             self.scenario.record_output(orphan)

@@ -8,15 +8,15 @@ import stat
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from executors_app.machine.process.spawning import AGENTCTL_UID
 from executors_app.repositories import workspace_store
 from executors_app.repositories.git import LOOKUP
+from executors_app.runtimes import Runtime, SupportsPush
 from executors_app.runtimes.containers.sites import HOME_PATH
 from executors_app.wire.executions import Launched, LaunchSpec
-from tests.docker.harness import DockerHarness
-from tests.executors.harness import client_of, row_of, seen, spec_for
+from tests.executors.harness import RuntimeHarness, client_of, row_of, seen, spec_for
 from tests.executors.repositories import commit, run_git
 from tests.repositories.attacks import Trap
 
@@ -29,10 +29,36 @@ SANDBOX_TRAP = Trap(Path(HOME_PATH) / "trap")
 """The same trap inside the sandbox, where it may run, but only as the agent."""
 
 
+class PushingRuntime(Runtime, SupportsPush, Protocol):
+    """A runtime that receives the work of its sessions."""
+
+
+class SandboxHarness(RuntimeHarness, Protocol):
+    """A runtime whose sandboxes can be looked into."""
+
+    @property
+    def runtime(self) -> PushingRuntime:
+        """Return the runtime."""
+        ...
+
+    @property
+    def user(self) -> str:
+        """Return whom agents are there, as ``uid:gid``."""
+        ...
+
+    def run(self, spec: LaunchSpec, *argv: str) -> tuple[int, str]:
+        """Run a command in the sandbox as its agent would; return exit code and output."""
+        ...
+
+    def directory_of(self, owner_id: str) -> Path:
+        """Return where this machine has a session's workspace."""
+        ...
+
+
 class AttackScenario:
     """A host with secrets, a team's repository, and another session besides the hostile one."""
 
-    def __init__(self, harness: DockerHarness, root: Path, data: Path):
+    def __init__(self, harness: SandboxHarness, root: Path, data: Path):
         self.harness, self.root, self.data = harness, root, data
         self.trap = Trap(root / "trap").set_up()
         self.trap.script.write_text(
@@ -135,8 +161,8 @@ class AttackScenario:
         """Return the agent's home directory on this machine."""
         if self.harness.runtime.name == "local_docker":
             return self.data / "agent_homes" / spec.session_id
-        volume: Any = getattr(self.harness.engine, "volume")  # noqa: B009 - the remote engine's
-        home: Path = volume(f"kandev-home-{spec.session_id}")
+        located: Any = self.harness
+        home: Path = located.home_of(spec.session_id)
         return home
 
     def record_output(self, output: Any) -> None:
