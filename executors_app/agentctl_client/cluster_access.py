@@ -22,6 +22,7 @@ import aiohttp
 
 from executors_app.machine.listeners import CLEANS_UP_CLOSED
 from executors_app.wire.errors import RuntimeUnavailable
+from executors_app.wire.exhaustion import is_exhausted
 
 if TYPE_CHECKING:
     from kubernetes.aio.client import ApiClient, Configuration
@@ -125,15 +126,25 @@ async def _load_and_keep(address: ClusterAddress, changed: int) -> Configuration
             configuration = await _load(address)
     except RuntimeUnavailable:
         raise
+    except OSError as error:
+        if is_exhausted(error):
+            raise RuntimeUnavailable(
+                "This process has no file descriptors or memory left to read the credentials of the cluster."
+            ) from error
+        raise _unreadable(address, error) from None
     except Exception as error:  # noqa: BLE001 - the loader raises whatever a broken file brings about
-        # Never its text, nor the error as a cause, which logs show: it contains whole entries of the file, with tokens.
-        raise RuntimeUnavailable(
-            "The credentials of the cluster cannot be read. Check the kubeconfig of this executor: kubectl config view "
-            "and kubectl version must accept it, as the user that Kandev runs as.",
-            for_staff=f"{address.kubeconfig} {type(error).__name__}".strip(),
-        ) from None
+        raise _unreadable(address, error) from None
     _read[address] = (time.monotonic(), changed, configuration)
     return configuration
+
+
+def _unreadable(address: ClusterAddress, error: Exception) -> RuntimeUnavailable:
+    # Never its text, nor the error as a cause, which logs show: it contains whole entries of the file, with tokens.
+    return RuntimeUnavailable(
+        "The credentials of the cluster cannot be read. Check the kubeconfig of this executor: kubectl config view "
+        "and kubectl version must accept it, as the user that Kandev runs as.",
+        for_staff=f"{address.kubeconfig} {type(error).__name__}".strip(),
+    )
 
 
 def _changed(address: ClusterAddress) -> int:

@@ -12,11 +12,20 @@ from typing import Final
 
 EXHAUSTED: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM})
 """Error numbers of a process or machine without descriptors or memory left: what they hide may be there in a moment."""
+_MAX_CAUSES: Final = 8
+"""Errors of a chain that are looked at: one could be its own cause."""
 
 
 def is_exhausted(error: Exception) -> bool:
-    """Return whether an error says nothing about what is there."""
-    return isinstance(error, OSError) and error.errno in EXHAUSTED
+    """Return whether an error, or one that it follows from, says nothing about what is there."""
+    cause: BaseException | None = error
+    for _ in range(_MAX_CAUSES):
+        if isinstance(cause, OSError) and cause.errno in EXHAUSTED:
+            return True
+        if cause is None:
+            break
+        cause = cause.__cause__
+    return False
 
 
 def raise_if_exhausted(error: Exception) -> None:

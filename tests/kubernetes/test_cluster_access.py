@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import gc
 import json
 import logging
@@ -25,6 +26,7 @@ from executors_app.runtimes.kubernetes.cluster import open_cluster
 from executors_app.runtimes.kubernetes.runtime import RUNTIME
 from executors_app.wire.errors import RuntimeUnavailable
 from executors_app.wire.executions import Observed
+from executors_app.wire.exhaustion import is_exhausted
 from tests.docker.certificates import SERVER, Authority
 from tests.kubernetes.objects import execution_facts
 from tests.waiting import PATIENCE, eventually_async
@@ -189,3 +191,14 @@ def test_connection_that_the_cluster_does_not_end_lives_no_longer_than_its_clien
         gc.collect()  # a transport that is left open is an error
         is_over.set()
         server.join()
+
+
+async def test_lack_of_descriptors_is_no_fault_of_a_kubeconfig(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def exhausted(_: ClusterAddress) -> Any:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    monkeypatch.setattr(cluster_access, "_load", exhausted)
+    with pytest.raises(RuntimeUnavailable, match="no file descriptors") as refused:
+        async with open_cluster_client(kubeconfig(tmp_path, {"user": {"token": SECRET}})):
+            pass
+    assert is_exhausted(refused.value), "so that nobody takes it for a proof of absence"

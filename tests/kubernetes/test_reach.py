@@ -14,9 +14,12 @@ from executors_app.agentctl_client.cluster_access import ClusterAddress
 from executors_app.agentctl_client.pod_tunnel import ADDRESS_LIMIT, PodAddress, pod_in_host
 from executors_app.agentctl_client.tunnels import is_tunnelled, tunnel_host_header
 from executors_app.models import ExecutorRunning
+from executors_app.runtimes.kubernetes import names
 from executors_app.runtimes.kubernetes.config import KubernetesConfig
-from executors_app.runtimes.kubernetes.reach import pod_url
-from tests.kubernetes.objects import SESSION, pod_object
+from executors_app.runtimes.kubernetes.pod_state import Pod
+from executors_app.runtimes.kubernetes.reach import pod_token, pod_url
+from executors_app.wire.launch_tokens import launch_nonce
+from tests.kubernetes.objects import SECRET, SESSION, pod_object
 from tests.services import ROOT
 
 
@@ -55,3 +58,12 @@ def test_client_of_clusters_is_imported_only_where_it_is_used(tmp_path: Path) ->
         [sys.executable, "-c", code], env=environment, cwd=ROOT, capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("nonce", [None, "", "x", "A" * 32, ["a" * 32], "a" * 33])
+def test_pod_whose_nonce_somebody_has_changed_gets_no_token_that_is_valid_anywhere(nonce: Any) -> None:
+    pod = pod_object()
+    entry = {**pod.entry, "metadata": {**pod.entry["metadata"], "annotations": {names.LAUNCH: nonce}}}
+    token = pod_token(Pod(entry), SECRET)
+    assert SECRET not in token
+    assert launch_nonce(token) == ""

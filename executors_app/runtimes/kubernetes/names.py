@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Any, Final
+from typing import Any, Final, TypeGuard
 
 from executors_app.runtimes.deployment_labels import deployment_labels
 
@@ -35,7 +35,7 @@ PREPARE: Final = "prepare"
 """The name of the init container that prepares the volume and receives the seed."""
 
 
-_NONCE_SUFFIX: Final = re.compile(r"(-[0-9a-f]{32})?")
+_NONCE: Final = re.compile(r"[0-9a-f]{32}")
 
 
 def pod_name(owner_id: str) -> str:
@@ -67,7 +67,13 @@ def is_secret_of(labels: Mapping[str, str], name: object) -> bool:
     prefix = _secret_prefix(labels)
     if not prefix or not isinstance(name, str) or not name.startswith(prefix):
         return False
-    return bool(_NONCE_SUFFIX.fullmatch(name.removeprefix(prefix)))
+    rest = name.removeprefix(prefix)
+    return not rest or (rest.startswith("-") and is_nonce(rest[1:]))
+
+
+def is_nonce(value: object) -> TypeGuard[str]:
+    """Whether this is the nonce of a token."""
+    return isinstance(value, str) and _NONCE.fullmatch(value) is not None
 
 
 def _secret_prefix(labels: Mapping[str, str]) -> str:

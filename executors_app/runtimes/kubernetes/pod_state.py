@@ -69,8 +69,9 @@ class Pod:
 
     @property
     def nonce(self) -> str:
-        """The nonce of its token."""
-        return str(names.annotations_of(self.entry).get(names.LAUNCH, ""))
+        """The nonce of its token; empty if somebody has changed it into what is none."""
+        nonce = names.annotations_of(self.entry).get(names.LAUNCH)
+        return nonce if names.is_nonce(nonce) else ""
 
     @property
     def secret(self) -> str:

@@ -18,8 +18,11 @@ def pod_url(config: KubernetesConfig, pod: Pod) -> str:
 
 
 def pod_token(pod: Pod, secret: str) -> str:
-    """Return the token of a Pod's launch; ``secret`` is the execution's."""
-    return derive_launch_token(secret, pod.nonce)
+    """Return the token of a Pod's launch; ``secret`` is the execution's.
+
+    A Pod of which somebody has changed the nonce gets a token that no agentctl accepts, and never the secret itself.
+    """
+    return derive_launch_token(secret, pod.nonce or "none")
 
 
 def launch_state(pod: Pod, secret: str) -> dict[str, str]:

@@ -156,6 +156,8 @@ class Kubernetes:
 
     def left_state(self, execution: ExecutionFacts, after: int, epoch: str) -> LeftState:
         """Read both through one short-lived Pod, whose start takes seconds; blocks."""
+        if is_declared_lost(execution):
+            return LeftState()  # its volume is gone, and each try could wait for a cluster that never answers
 
         def read(disk: ExecutionStorage) -> LeftState:
             return LeftState(disk.resume_token(execution.id), disk.unread_journal(execution.id, after, epoch))
