@@ -256,7 +256,7 @@ class TestProcesses:
         mounts = {one["mountPath"]: one["name"] for one in container["volumeMounts"]}
         (volume,) = (one for one in spec["volumes"] if one["name"] == mounts[str(file.parent)])
         assert volume["emptyDir"]["medium"] == "Memory"
-        assert container["readinessProbe"]["exec"]["command"] == ["test", "-e", str(file)]
+        assert container["readinessProbe"]["exec"]["command"] == ["sh", "-c", f"test -e {file}"]
         assert float(limit) == liveness.LIMIT > 4 * TOUCH_EVERY
         assert probe["timeoutSeconds"] > liveness.ANSWERS_WITHIN
         # After an outage, a process notices within this time that it is over.
