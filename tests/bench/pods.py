@@ -1,6 +1,7 @@
-"""Sessions in Pods, on the stand-in for a cluster: it answers as fast as memory does, so only ratios mean something.
+"""Sessions in Pods: on a real cluster where one can be started, else on the stand-in; the rows say which.
 
-The floors are what its API server needs for the least: one list of all Pods, or a bare Pod until it runs.
+The floors are what its API server needs for the least: one list of all Pods, or a bare Pod until it runs. The stand-in
+answers as fast as memory does, so its ratios are larger, and no absolute figure means anything.
 """
 
 from __future__ import annotations
@@ -10,15 +11,17 @@ import signal
 import tempfile
 import uuid
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from executors_app.machine.process import identity
 from executors_app.models import AgentProfile, Executor, ExecutorRunning
 from executors_app.runtimes.kubernetes import names
-from executors_app.runtimes.kubernetes.cluster import PODS, Cluster, open_cluster
+from executors_app.runtimes.kubernetes.cluster import PODS, open_cluster
+from executors_app.runtimes.kubernetes.cluster import Cluster as Namespace
 from executors_app.runtimes.kubernetes.config import KubernetesConfig, read_kubernetes_config
 from executors_app.runtimes.kubernetes.runtime import RUNTIME
 from executors_app.wire.executions import Observed
@@ -33,6 +36,9 @@ from tests.bench.restarts import come_back, lose_supervisor
 from tests.bench.world import World
 from tests.executors.harness import spec_for
 from tests.executors.launches import TOKEN
+from tests.kubernetes import build
+from tests.kubernetes.cluster import NAMESPACE, Cluster
+from tests.kubernetes.harness import KubernetesHarness as RealHarness
 from tests.kubernetes.pod_deployment import AGENT_HOME
 from tests.kubernetes.standin.cluster import StandIn
 from tests.kubernetes.standin.harness import KubernetesHarness
@@ -42,44 +48,91 @@ PATIENCE = 300.0
 _POLL = 0.02
 
 
-def of_a_namespace(world: World, pods: int, objects: int, rounds: int) -> list[Figure]:
-    """Measure ``pods`` sessions in real Pods, beside ``objects`` Pods that no node has taken."""
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Maximum ratios of the three rows to their floors."""
+
+    start: float
+    restart: float
+    sweep: float
+
+
+STANDIN_LIMITS: Final = Limits(start=20, restart=3, sweep=25)
+REAL_LIMITS: Final = Limits(start=4, restart=3, sweep=10)
+Harness = KubernetesHarness | RealHarness
+
+
+def of_a_namespace(
+    world: World, pods: int, objects: int, rounds: int, *, limited: bool, is_real: bool = False
+) -> list[Figure]:
+    """Measure ``pods`` sessions in real Pods, beside ``objects`` Pods that no node has taken.
+
+    ``is_real``: on a cluster of two nodes, which takes minutes to start, instead of on the stand-in.
+    """
     world.empty()
-    with _harness(world) as harness:
-        start = asyncio.run(_starts(harness, rounds))
-    with _harness(world) as harness, _executor(harness.config) as executor:
-        try:
-            _start_sessions(world, executor, pods)
-            restart = asyncio.run(_restarts(pods, rounds))
-            _add_objects(world, executor, harness.cluster, objects)
-            expected = Counter({Observed.ALIVE: pods, Observed.UNKNOWN: objects})
-            sweep = asyncio.run(_sweeps(harness, expected, rounds))
-        finally:
-            world.empty()
+    with _clusters(world, is_real=is_real) as empty_cluster:
+        with empty_cluster() as harness:
+            start = asyncio.run(_starts(harness, rounds))
+        with empty_cluster() as harness, _executor(harness.config) as executor:
+            try:
+                _start_sessions(world, executor, pods)
+                restart = asyncio.run(_restarts(pods, rounds))
+                _add_objects(world, executor, harness, objects)
+                expected = Counter({Observed.ALIVE: pods, Observed.UNKNOWN: objects})
+                sweep = asyncio.run(_sweeps(harness, expected, rounds))
+            finally:
+                world.empty()
+    where, limits = "stand-in", STANDIN_LIMITS
+    if is_real:
+        where, limits = f"Kubernetes {build.VERSION}", REAL_LIMITS
+    rows = (
+        (f"session in a Pod, {where}: start", start, "a bare Pod", limits.start),
+        (f"restart, {pods} Pods attached again, {where}", restart, "one check of all", limits.restart),
+        (f"sweep of {pods + objects} Pods, {pods} of them real, {where}", sweep, "one list", limits.sweep),
+    )
     return [
-        Figure("session in a Pod, stand-in: start", start[0], "a bare Pod", start[1]),
-        Figure(f"restart, {pods} Pods attached again, stand-in", restart[0], "one check of all", restart[1]),
-        Figure(f"sweep of {pods + objects} Pods, {pods} of them real, stand-in", sweep[0], "one list", sweep[1]),
+        Figure(row, taken[0], floor, taken[1], limit=limit if limited else None) for row, taken, floor, limit in rows
     ]
 
 
 @contextmanager
-def _harness(world: World) -> Iterator[KubernetesHarness]:
-    """Yield the harness of an empty cluster."""
+def _clusters(world: World, *, is_real: bool) -> Iterator[Callable[[], AbstractContextManager[Harness]]]:
+    """Yield what makes a harness of an empty cluster."""
+    if not is_real:
+        yield lambda: _standin(world)
+        return
+    cluster = Cluster(Path(tempfile.mkdtemp(prefix="kandev-kubernetes-", dir="/tmp")))
+    try:
+        cluster.start(ends_with_us=True)
+        yield lambda: _emptied(RealHarness(Path(world.repository.path), cluster))
+    finally:
+        cluster.close()
+
+
+@contextmanager
+def _standin(world: World) -> Iterator[Harness]:
     with tempfile.TemporaryDirectory(dir=world.home) as directory, StandIn().serving() as cluster:
         yield KubernetesHarness(Path(world.repository.path), cluster, Path(directory))
 
 
 @contextmanager
+def _emptied(harness: RealHarness) -> Iterator[Harness]:
+    try:
+        yield harness
+    finally:
+        harness.close()
+
+
+@contextmanager
 def _executor(config: dict[str, Any]) -> Iterator[Executor]:
-    made = Executor.objects.create(name="pods of a stand-in", runtime=RUNTIME.name, config=config)
+    made = Executor.objects.create(name="pods", runtime=RUNTIME.name, config=config)
     try:
         yield made
     finally:
         made.delete()
 
 
-async def _starts(harness: KubernetesHarness, rounds: int) -> list[float]:
+async def _starts(harness: Harness, rounds: int) -> list[float]:
     """Return the best seconds of a launch until agentctl answers, and of a bare Pod until it runs."""
     config = read_kubernetes_config(harness.config)
 
@@ -93,7 +146,7 @@ async def _starts(harness: KubernetesHarness, rounds: int) -> list[float]:
     return list(map(min, await in_turn(rounds, launched, ran)))
 
 
-async def _run_bare_pod(cluster: Cluster, config: KubernetesConfig) -> None:
+async def _run_bare_pod(cluster: Namespace, config: KubernetesConfig) -> None:
     name = f"bare-{uuid.uuid4()}"
     container = {"name": "bare", "image": config.image, "imagePullPolicy": "Never", "command": ["sleep", "600"]}
     body = {"metadata": {"name": name}, "spec": {"restartPolicy": "Never", "containers": [container]}}
@@ -138,7 +191,7 @@ async def _restart(count: int) -> tuple[float, float]:
     return back, look
 
 
-def _add_objects(world: World, executor: Executor, cluster: StandIn, count: int) -> None:
+def _add_objects(world: World, executor: Executor, harness: Harness, count: int) -> None:
     """Add sessions whose Pods are objects that no node has taken."""
     made = [world.task(f"Waits for a node {number}") for number in range(count)]
     Task.objects.bulk_create(made)
@@ -168,7 +221,12 @@ def _add_objects(world: World, executor: Executor, cluster: StandIn, count: int)
         )
         for session in sessions
     )
-    cluster.add_objects([_pending_pod(session) for session in sessions])
+    objects = [_pending_pod(session) for session in sessions]
+    if isinstance(harness, RealHarness):
+        for one in objects:
+            harness.cluster.ask("POST", f"/api/v1/namespaces/{NAMESPACE}/pods", one)
+    else:
+        harness.cluster.add_objects(objects)
 
 
 def _pending_pod(session: TaskSession) -> dict[str, Any]:
@@ -176,12 +234,12 @@ def _pending_pod(session: TaskSession) -> dict[str, Any]:
     container = {"name": names.AGENTCTL, "image": "kandev-agentctl:test"}
     return {
         "metadata": {"name": names.pod_name(str(session.id)), "labels": labels},
-        "spec": {"restartPolicy": "Never", "containers": [container]},
+        "spec": {"restartPolicy": "Never", "containers": [container], "schedulerName": "nobody"},
         "status": {"phase": "Pending"},
     }
 
 
-async def _sweeps(harness: KubernetesHarness, expected: Counter[Observed], rounds: int) -> list[float]:
+async def _sweeps(harness: Harness, expected: Counter[Observed], rounds: int) -> list[float]:
     """Return the best seconds of a dry sweep, and of one list of the namespace's Pods."""
     registry, config = ExecutionRegistry(), read_kubernetes_config(harness.config)
 

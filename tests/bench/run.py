@@ -287,6 +287,13 @@ def _ingest(world: World, sizes: Sizes) -> list[Figure]:
     return [row for shape in shapes for row in ingests.batches(world, *shape, sizes.rounds, limited=sizes.limited)]
 
 
+def _pods(world: World, sizes: Sizes) -> list[Figure]:
+    # Without limits, a run only shows that everything works: not worth the minutes for a cluster.
+    is_real = sizes.limited and not missing("kubernetes")
+    rounds = min(sizes.rounds, 5)
+    return pods.of_a_namespace(world, sizes.pods, sizes.pod_objects, rounds, limited=sizes.limited, is_real=is_real)
+
+
 def _resume_tokens(name: str) -> Part:
     """Return the part that measures one agent."""
 
@@ -314,7 +321,7 @@ PARTS: Mapping[str, Part] = {
     "jupyterhub": lambda world, sizes: jupyterhub.of_checks(
         world, sizes.fleet, min(sizes.rounds, 3), limited=sizes.limited
     ),
-    "pods": lambda world, sizes: pods.of_a_namespace(world, sizes.pods, sizes.pod_objects, min(sizes.rounds, 5)),
+    "pods": _pods,
     "tmux": lambda world, sizes: tmux.of_one_session(world, sizes.rounds),
     "journal": _journal,
     "ingest": _ingest,
