@@ -75,10 +75,7 @@ _loading = WeakKeyDictionary()
 @asynccontextmanager
 async def open_cluster_client(address: ClusterAddress) -> AsyncIterator[ApiClient]:
     """Yield a client of the cluster; raises RuntimeUnavailable if its address or credentials cannot be read."""
-    configuration = await _configuration(address)
-    from kubernetes.aio.client import ApiClient  # noqa: PLC0415 - costs a second and 45 MB
-
-    async with ApiClient(configuration) as client:
+    async with _client(address, await _configuration(address)) as client:
         rest: Any = client.rest_client  # has no types
         # As the client's own, which leaves closed connections open until the cluster ends them politely.
         rest._create_connector = partial(  # noqa: SLF001
@@ -88,6 +85,16 @@ async def open_cluster_client(address: ClusterAddress) -> AsyncIterator[ApiClien
             yield client
         finally:
             await _close_connections(client)
+
+
+def _client(address: ClusterAddress, configuration: Configuration) -> ApiClient:
+    """Return a client; only here are the certificates of a configuration read."""
+    from kubernetes.aio.client import ApiClient  # noqa: PLC0415 - costs a second and 45 MB
+
+    try:
+        return ApiClient(configuration)
+    except (OSError, ValueError) as error:
+        raise _no_credentials(address, error) from _shown(error)
 
 
 async def _close_connections(client: Any) -> None:
@@ -126,20 +133,23 @@ async def _load_and_keep(address: ClusterAddress, changed: int) -> Configuration
             configuration = await _load(address)
     except RuntimeUnavailable:
         raise
-    except OSError as error:
-        if is_exhausted(error):
-            raise RuntimeUnavailable(
-                "This process has no file descriptors or memory left to read the credentials of the cluster."
-            ) from error
-        raise _unreadable(address, error) from None
     except Exception as error:  # noqa: BLE001 - the loader raises whatever a broken file brings about
-        raise _unreadable(address, error) from None
+        raise _no_credentials(address, error) from _shown(error)
     _read[address] = (time.monotonic(), changed, configuration)
     return configuration
 
 
-def _unreadable(address: ClusterAddress, error: Exception) -> RuntimeUnavailable:
-    # Never its text, nor the error as a cause, which logs show: it contains whole entries of the file, with tokens.
+def _shown(error: Exception) -> Exception | None:
+    """Return an error if it may be a cause, which logs show: others contain whole entries of the file, with tokens."""
+    return error if is_exhausted(error) else None
+
+
+def _no_credentials(address: ClusterAddress, error: Exception) -> RuntimeUnavailable:
+    if is_exhausted(error):
+        return RuntimeUnavailable(
+            "This process has no file descriptors or memory left to read the credentials of the cluster."
+        )
+    # Never its text: see above.
     return RuntimeUnavailable(
         "The credentials of the cluster cannot be read. Check the kubeconfig of this executor: kubectl config view "
         "and kubectl version must accept it, as the user that Kandev runs as.",

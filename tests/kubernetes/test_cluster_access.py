@@ -202,3 +202,45 @@ async def test_lack_of_descriptors_is_no_fault_of_a_kubeconfig(tmp_path: Path, m
         async with open_cluster_client(kubeconfig(tmp_path, {"user": {"token": SECRET}})):
             pass
     assert is_exhausted(refused.value), "so that nobody takes it for a proof of absence"
+
+
+BROKEN = "LS0tLS1CRUdJTiBDRVJUSUZJQ0FURS0tLS0tCm5vbmUKLS0tLS1FTkQgQ0VSVElGSUNBVEUtLS0tLQo="
+"""What looks like a certificate, as a kubeconfig contains it."""
+
+
+@pytest.mark.parametrize(
+    ("user", "cluster"),
+    [
+        ({"user": {"token": SECRET}}, {**UNREACHABLE, "certificate-authority-data": BROKEN}),
+        ({"user": {"client-certificate-data": BROKEN, "client-key-data": BROKEN}}, UNREACHABLE),
+    ],
+    ids=["of the cluster", "of the user"],
+)
+async def test_broken_certificate_of_one_cluster_hides_nothing_of_another(
+    tmp_path: Path, user: dict[str, Any], cluster: Mapping[str, str]
+) -> None:
+    (tmp_path / "other").mkdir()
+    broken = execution_facts(id="broken", config={"kubeconfig": kubeconfig(tmp_path, user, cluster).kubeconfig})
+    other_kubeconfig = kubeconfig(tmp_path / "other", {"user": {"token": SECRET}}).kubeconfig
+    other = execution_facts(id="other", config={"kubeconfig": other_kubeconfig})
+    seen = await RUNTIME.observe([broken, other], timeout=PATIENCE, concurrency=1)
+    assert {one: found.observed for one, found in seen.items()} == dict.fromkeys(("broken", "other"), Observed.UNKNOWN)
+    assert await RUNTIME.end(broken) is False
+    with pytest.raises(RuntimeUnavailable, match="cannot be read") as refused:
+        await RUNTIME.check_availability(broken.config)
+    assert BROKEN not in str(refused.value.details)
+
+
+async def test_lack_of_descriptors_for_a_certificate_is_no_fault_of_a_kubeconfig(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def exhausted(*_: Any, **__: Any) -> Any:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    address = kubeconfig(tmp_path, {"user": {"token": SECRET}})
+    await cluster_access._configuration(address)
+    monkeypatch.setattr(ssl, "create_default_context", exhausted)
+    with pytest.raises(RuntimeUnavailable, match="no file descriptors") as refused:
+        async with open_cluster_client(address):
+            pass
+    assert is_exhausted(refused.value)
