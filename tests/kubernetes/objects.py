@@ -64,7 +64,10 @@ def pod_object(
     if prepare is not None:
         status["initContainerStatuses"] = [{"name": names.PREPARE, "state": prepare, "lastState": last_prepare or {}}]
     secret = {"secretName": names.secret_name(metadata["labels"], "")}
-    spec: dict[str, Any] = {"volumes": [{"name": "token", "secret": secret}]}
+    spec: dict[str, Any] = {
+        "volumes": [{"name": "token", "secret": secret}],
+        "initContainers": [{"name": names.PREPARE}],
+    }
     if node:
         spec["nodeName"] = node
     return Pod({"metadata": metadata, "spec": spec, "status": status})

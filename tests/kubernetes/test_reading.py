@@ -26,7 +26,8 @@ def reader(state: dict[str, Any]) -> Pod:
     labels = names.helper_labels(EXECUTION, SESSION)
     metadata = {**pod.entry["metadata"], "labels": labels, "finalizers": []}
     volumes = [{"name": "token", "secret": {"secretName": names.secret_name(labels, "")}}]
-    return Pod({**pod.entry, "metadata": metadata, "spec": {**pod.entry["spec"], "volumes": volumes}})
+    spec = {**pod.entry["spec"], "volumes": volumes, "initContainers": []}
+    return Pod({**pod.entry, "metadata": metadata, "spec": spec})
 
 
 async def test_pod_that_has_read_and_was_left_by_a_killed_process_blocks_nobody() -> None:
@@ -149,7 +150,7 @@ async def test_volume_is_read_as_the_user_who_owns_its_files(recorded: str, user
 
 
 async def test_start_records_to_whom_it_gives_the_files() -> None:
-    cluster: Any = MemoryCluster()
     pod = pod_object({"waiting": {}}, {"running": {}})
+    cluster: Any = MemoryCluster(pod)
     await launch._hold(cluster, KubernetesConfig(user="1234:100"), launch_spec(), pod)
     assert (cluster.volume.holder, cluster.volume.user) == (pod.uid, "1234:100")

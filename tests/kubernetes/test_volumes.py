@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import shlex
 from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
@@ -18,7 +19,7 @@ from executors_app.runtimes.kubernetes.runtime import RUNTIME
 from executors_app.runtimes.kubernetes.volumes import Volume
 from executors_app.runtimes.kubernetes.words import ConflictError
 from executors_app.wire.executions import Observed
-from tests.kubernetes.objects import SESSION, as_id, execution_facts, pod_object
+from tests.kubernetes.objects import EXECUTION, SESSION, as_id, execution_facts, pod_object
 
 ENDED: dict[str, Any] = {"terminated": {"exitCode": 0}}
 RUNNING: dict[str, Any] = {"running": {}}
@@ -26,6 +27,8 @@ RUNNING: dict[str, Any] = {"running": {}}
 
 class MemoryCluster:
     """Objects by kind and name, and a log of what was changed; ``fails_after`` changes it refuses every call."""
+
+    namespace = "sessions"
 
     def __init__(self, *pods: Pod, holder: str = "", ended: str = "", fails_after: int = 1000):
         annotations = {names.HOLDER: holder, names.ENDED: ended}
@@ -156,6 +159,29 @@ async def test_pod_of_another_execution_is_not_ended() -> None:
     cluster: Any = MemoryCluster(pod, holder=pod.uid)
     assert not await lifecycle.end_pod(cluster, execution_facts(session_id="another", worktree_id=SESSION))
     assert cluster.log == []
+
+
+@pytest.mark.parametrize("is_deleted", [False, True])
+async def test_pod_of_an_agent_is_no_reader_whatever_labels_somebody_gives_it(is_deleted: bool) -> None:
+    pod = pod_object(RUNNING, ENDED, phase="Running", deleted=is_deleted)
+    pod.entry["metadata"]["labels"] = names.helper_labels(EXECUTION, SESSION)
+    cluster: Any = MemoryCluster(pod, holder=pod.uid)
+    assert not await lifecycle.end_pod(cluster, execution_facts())
+    assert cluster.log == []
+    seen = await judge(KubernetesConfig(), execution_facts(), Listing({pod.name: pod}, {}, "namespace-1"), 1.0)
+    assert (seen.observed, seen.reason) == (Observed.UNKNOWN, "foreign")
+
+
+@pytest.mark.parametrize("holder", ["x'; touch /tmp/y; '", "$(id)", "a b", "uid\n", "\x1b[2K", "", "x" * 10_000])
+def test_command_that_a_person_runs_contains_nothing_that_somebody_wrote_into_a_record(holder: str) -> None:
+    command = volumes.confirmation("sessions", SESSION, holder)
+    words = shlex.split(command)
+    assert words[:4] == ["kubectl", "annotate", "pvc", names.claim_name(SESSION)]
+    assert not holder or holder not in command
+    # What the command records holds, although the record was spoilt.
+    recorded = dict(one.split("=", 1) for one in words[4:] if "=" in one)
+    cluster = MemoryCluster(holder=recorded[names.HOLDER], ended=recorded[names.ENDED])
+    assert cluster.volume.last_end == "end_confirmed"
 
 
 async def test_vanished_pod_without_a_record_has_not_ended() -> None:

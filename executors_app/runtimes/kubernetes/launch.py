@@ -81,7 +81,7 @@ async def ensure_pod(cluster: Cluster, config: KubernetesConfig, spec: LaunchSpe
         if pod is None:
             pod = await _create(cluster, config, spec)
         pod = await _wait_for_seed_time(cluster, config, spec, pod)
-        await _hold(cluster, config, spec, pod)
+        pod = await _hold(cluster, config, spec, pod)
         await _upload(cluster, config, spec, pod, seed)
     ready = await _wait_until_ready(cluster, config, spec, pod, found=False)
     return RunningPod(ready.pod, ready.url, ready.boot_id, found=False, rebuilt=rebuilt)
@@ -163,9 +163,12 @@ async def _create(cluster: Cluster, config: KubernetesConfig, spec: LaunchSpec) 
 
 
 async def _wait_for_seed_time(cluster: Cluster, config: KubernetesConfig, spec: LaunchSpec, pod: Pod) -> Pod:
-    """Return the Pod once it waits for its seed. If it cannot start, remove it: it has never run."""
+    """Return the Pod once it waits for its seed, or runs because another launch has sent that meanwhile.
+
+    One that cannot start is removed: it has never run.
+    """
     deadline = time.monotonic() + START_TIMEOUT
-    while not pod.waits_for_seed:
+    while not (pod.waits_for_seed or pod.is_up):
         if pod.end() or pod.is_deleted:
             error = await _start_failure(cluster, pod)
             if pod.end():
@@ -189,7 +192,8 @@ async def _wait_for_seed_time(cluster: Cluster, config: KubernetesConfig, spec: 
     return pod
 
 
-async def _hold(cluster: Cluster, config: KubernetesConfig, spec: LaunchSpec, pod: Pod) -> None:
+async def _hold(cluster: Cluster, config: KubernetesConfig, spec: LaunchSpec, pod: Pod) -> Pod:
+    """Record that the Pod may write, and return it as it is after that."""
     volume = await volumes.find_volume(cluster, spec.worktree_owner)
     if volume is None:
         raise LaunchFailed("The volume claim of this session was removed while it started.")
@@ -199,6 +203,11 @@ async def _hold(cluster: Cluster, config: KubernetesConfig, spec: LaunchSpec, po
         await volumes.hold(cluster, volume, pod, config.user)
     except words.ConflictError as error:
         raise words.PodStillEnding("Another start of this session is still running. Try again.") from error
+    # Whoever found it deleted before the record named it has taken it for one that never gets a seed.
+    pod = await _again(cluster, pod)
+    if pod.is_deleted:
+        raise _still_ending(cluster, pod)
+    return pod
 
 
 async def _upload(cluster: Cluster, config: KubernetesConfig, spec: LaunchSpec, pod: Pod, seed: Path) -> None:

@@ -64,8 +64,13 @@ class Pod:
 
     @property
     def is_reader(self) -> bool:
-        """Whether it only reads a volume."""
-        return names.HELPER_LABEL in self.labels
+        """Whether it only reads a volume.
+
+        Anybody with rights in the namespace can change labels, and nobody the containers: without the one that prepares
+        a volume, none runs an agent.
+        """
+        prepares = (one.get("name") for one in (self.entry.get("spec") or {}).get("initContainers") or ())
+        return names.HELPER_LABEL in self.labels and names.PREPARE not in prepares
 
     @property
     def nonce(self) -> str:

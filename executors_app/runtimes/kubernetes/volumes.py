@@ -7,6 +7,7 @@ has ended, whatever was missed, restarted or restored meanwhile.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
@@ -18,6 +19,9 @@ from executors_app.runtimes.kubernetes.pod_state import Pod
 from executors_app.runtimes.kubernetes.words import REFUSALS, ConflictError, NotFoundError
 
 _TRIES: Final = 5
+_UID: Final = re.compile(r"[0-9A-Za-z-]{1,64}")
+_UNKNOWN: Final = "unknown"
+"""The holder in a record that somebody has spoilt, once a person has confirmed the end of whatever it was."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,9 +106,15 @@ async def proven_end(nodes: KnowsNodes, pod: Pod, volume: Volume | None) -> str:
 
 
 def confirmation(namespace: str, owner_id: str, uid: str) -> str:
-    """Return the command with which a person confirms the end of a Pod that no node will ever report."""
-    claim = names.claim_name(owner_id)
-    record = f"'{names.ENDED}={uid} {pod_state.CONFIRMED}'"
+    """Return the command with which a person confirms the end of a Pod that no node will ever report.
+
+    ``uid`` may come from the record, where anybody may have written anything: what is no uid is never part of the
+    command, which replaces it.
+    """
+    claim, holder = names.claim_name(owner_id), ""
+    if not _UID.fullmatch(uid):
+        uid, holder = _UNKNOWN, f"{names.HOLDER}={_UNKNOWN} "
+    record = f"{holder}'{names.ENDED}={uid} {pod_state.CONFIRMED}'"
     return f"kubectl annotate pvc {claim} --namespace {namespace} --overwrite {record}"
 
 
