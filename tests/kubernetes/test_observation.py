@@ -64,6 +64,17 @@ async def look(pod: Pod | None, sessions: int) -> tuple[list[str], set[str]]:
     return sorted(cluster.asked), {one.reason for one in seen}
 
 
+async def test_pod_that_no_node_has_taken_runs_nothing() -> None:
+    """Its session shows why it waits, instead of an agent that may still work."""
+    _, why = await look(pod_object(node="", phase="Pending"), 1)
+    assert why == {"pod_never_ran"}
+
+
+async def test_pod_that_a_node_has_taken_is_unknown_until_the_node_says_more() -> None:
+    _, why = await look(pod_object(phase="Pending"), 1)
+    assert why == {"pod_pending"}
+
+
 @pytest.mark.parametrize("state", STATES)
 async def test_sweep_of_200_pods_asks_the_cluster_no_more_than_one_of_a_single_pod(state: str) -> None:
     one, why = await look(STATES[state], 1)

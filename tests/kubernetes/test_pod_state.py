@@ -127,6 +127,7 @@ def test_strange_object_is_read_without_an_error() -> None:
         (403, 'pods is forbidden: User "x" cannot create', words.ClusterRoleTooSmall, "may not create pods"),
         (403, "exceeded quota: small, requested: pods=1", words.ClusterQuotaExceeded, "The quota small of"),
         (403, 'violates PodSecurity "restricted:latest"', words.PodRefused, "level baseline"),
+        (403, "forbidden: ... because it is being terminated", words.ClusterNamespaceMissing, "is being deleted"),
         (404, "not found", words.NotFoundError, "no such object"),
         (409, "already exists", words.ConflictError, "exists already"),
         (410, "too old resource version", words.GoneError, "too old"),

@@ -74,8 +74,18 @@ class Cluster:
             params["continue"] = about["continue"]
 
     async def create(self, kind: str, body: Mapping[str, Any]) -> dict[str, Any]:
-        """Create an object; raises ConflictError if the name is taken."""
-        return await self._ask("POST", self._path(kind), f"create {kind}", body=body)
+        """Create an object; raises ConflictError if the name is taken, ClusterNamespaceMissing without a namespace."""
+        try:
+            return await self._ask("POST", self._path(kind), f"create {kind}", body=body)
+        except NotFoundError as error:
+            raise words.namespace_missing(self.namespace) from error
+
+    async def require_namespace(self) -> None:
+        """Raise ClusterNamespaceMissing if the namespace does not exist."""
+        try:
+            await self._ask("GET", f"/api/v1/namespaces/{self.namespace}", "get namespaces")
+        except NotFoundError as error:
+            raise words.namespace_missing(self.namespace) from error
 
     async def mark(
         self,
@@ -308,4 +318,7 @@ def _unavailable(error: Exception) -> words.ClusterUnavailable:
             "The cluster's certificate is not trusted. Check certificate-authority in the kubeconfig.",
             for_staff=words.shorten(error),
         )
-    return words.ClusterUnavailable("The cluster cannot be reached.", for_staff=words.shorten(error))
+    return words.ClusterUnavailable(
+        "The cluster cannot be reached. Check that its API server runs, and that this machine reaches it.",
+        for_staff=words.shorten(error),
+    )

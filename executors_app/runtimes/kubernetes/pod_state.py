@@ -150,6 +150,8 @@ class Pod:
     def has_started(self) -> bool:
         """Whether agentctl's container was ever started, or may have been."""
         status = self._container(names.AGENTCTL)
+        if not self.node and not status:
+            return False
         return bool(status.get("containerID")) or "waiting" not in self._state(names.AGENTCTL)
 
     def end(self) -> str:

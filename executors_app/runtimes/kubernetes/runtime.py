@@ -65,14 +65,18 @@ class Kubernetes:
         read_kubernetes_config(config)
 
     async def check_availability(self, config: Mapping[str, Any]) -> None:
-        """Check that the cluster answers and that our credentials have every right that sessions need."""
+        """Check that the cluster answers, has the namespace, and gives us every right that sessions need."""
         read = _config(config)
         rights = list(RIGHTS)
         if not read.is_inside:
             rights += TUNNEL_RIGHTS
         async with open_cluster(read.cluster, read.namespace) as cluster:
-            if missing := await cluster.missing_rights(rights):
+            missing = await cluster.missing_rights(rights)
+            if len(missing) == len(rights):
+                raise words.no_rights(read.namespace)
+            if missing:
                 raise words.missing_rights(missing, read.namespace)
+            await cluster.require_namespace()
 
     async def launch(self, spec: LaunchSpec) -> Launched:
         """Make the volume and the Pod of a session, or find them."""

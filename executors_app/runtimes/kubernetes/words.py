@@ -31,6 +31,12 @@ class ClusterRoleTooSmall(RuntimeUnavailable):
     code = "cluster_role_too_small"
 
 
+class ClusterNamespaceMissing(RuntimeUnavailable):
+    """The cluster has no such namespace, or deletes it."""
+
+    code = "cluster_namespace_missing"
+
+
 class ClusterQuotaExceeded(RuntimeUnavailable):
     """The namespace's quota is used up."""
 
@@ -91,7 +97,7 @@ class PodNotReady(LaunchFailed):
     code = "pod_not_ready"
 
 
-REFUSALS: Final = (PodRefused, ClusterQuotaExceeded, ClusterRoleTooSmall)
+REFUSALS: Final = (PodRefused, ClusterQuotaExceeded, ClusterRoleTooSmall, ClusterNamespaceMissing)
 """Answers to a request that has certainly changed nothing."""
 
 
@@ -135,6 +141,10 @@ def refusal(status: int, said: object, what: str, namespace: str) -> Exception:
                 f"The namespace {namespace} does not admit the Pod. Sessions need the Pod Security level baseline.",
                 **about,
             )
+        if "being terminated" in message:
+            return ClusterNamespaceMissing(
+                f"The namespace {namespace} is being deleted. Wait until it is gone, and create it again.", **about
+            )
         return ClusterRoleTooSmall(
             f"The credentials may not {what} in the namespace {namespace}. Apply the Role of the documents there.",
             **about,
@@ -156,6 +166,21 @@ def missing_rights(missing: list[str], namespace: str) -> ClusterRoleTooSmall:
         f"The credentials may not {', '.join(missing)} in the namespace {namespace}. Apply the Role of the documents "
         "there.",
         missing=missing,
+    )
+
+
+def no_rights(namespace: str) -> ClusterRoleTooSmall:
+    """Return the error for credentials that lack every right."""
+    return ClusterRoleTooSmall(
+        f"The credentials may do nothing that sessions need in the namespace {namespace}. Check the name of the "
+        "namespace in this executor's settings, or apply the Role of the documents there."
+    )
+
+
+def namespace_missing(namespace: str) -> ClusterNamespaceMissing:
+    """Return the error for a namespace that does not exist."""
+    return ClusterNamespaceMissing(
+        f"The cluster has no namespace {namespace}. Create it, or correct the namespace in this executor's settings."
     )
 
 

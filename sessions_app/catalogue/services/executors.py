@@ -74,13 +74,13 @@ def probe_executor(executor: Executor, user: User) -> dict[str, Any]:
         place.check_config(executor.config)
     except ValueError as error:
         raise RuntimeUnavailable(f"The settings of this executor are not valid: {error}") from error
+    begun = time.monotonic()
     try:
         async_to_sync(place.check_availability)(executor.config)
     except ExecutorError as error:
         raise RuntimeUnavailable(error.message_for_staff) from error
     rows = ExecutorRunning.objects.filter(executor=executor, status__in=UNFINISHED_STATUSES)
     facts = [execution_facts_of(row, row.session) for row in rows.select_related("session__task__repository")]
-    begun = time.monotonic()
     seen = async_to_sync(place.observe)(
         facts, timeout=settings.KANDEV_SWEEP_TIMEOUT, concurrency=settings.KANDEV_SWEEP_CONCURRENCY
     )

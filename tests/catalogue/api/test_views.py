@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -10,8 +11,10 @@ from django.utils import timezone
 from rest_framework.test import APIClient
 
 from executors_app.models import AgentProfile, Executor
+from executors_app.plugins import runtime
 from sessions_app.accounts.audit import recent_changes
 from sessions_app.accounts.models import TeamRole
+from sessions_app.catalogue.services import executors
 from sessions_app.models import Host, TaskSession
 from tests.api.world import SECRET, World, client_of
 from tests.placement.hosts import add_supervisor
@@ -162,6 +165,19 @@ def test_probe_counts_what_it_observes(world: World, staff: APIClient) -> None:
     assert answer.json()["runtime"] == "local_standalone"
     assert sum(answer.json()["observed"].values()) == 1
     assert answer.json()["observed"]["alive"] == 0
+
+
+def test_duration_of_a_probe_includes_the_connection(
+    world: World, staff: APIClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = [100.0]
+
+    async def connect(_config: object) -> None:
+        now[0] += 2.5
+
+    monkeypatch.setattr(executors, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    monkeypatch.setattr(runtime("local_standalone"), "check_availability", connect)
+    assert staff.post(f"{EXECUTORS}{world.executor.id}/probe/").json()["duration_ms"] == 2500
 
 
 def test_probe_of_an_unusable_executor_says_so(world: World, staff: APIClient) -> None:

@@ -193,3 +193,7 @@ class StandIn:
     def take_right(self, resource: str, verb: str) -> None:
         """Remove a right from the Role of the control plane."""
         self.server.users[TOKEN].rights[resource].discard(verb)
+
+    def widen_role(self) -> None:
+        """Let the Role of the control plane hold in every namespace, as that of an administrator would."""
+        self.server.users[TOKEN].namespace = ""

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from executors_app.runtimes.kubernetes import launch, manifests, pod_state, volumes
-from executors_app.runtimes.kubernetes.cluster import PODS, open_cluster
+from executors_app.runtimes.kubernetes.cluster import PODS, RIGHTS, TUNNEL_RIGHTS, open_cluster
 from executors_app.runtimes.kubernetes.config import read_kubernetes_config
 from executors_app.runtimes.kubernetes.names import FINALIZER, pod_name
 from executors_app.runtimes.kubernetes.pod_state import Pod
@@ -229,6 +229,31 @@ async def test_small_role_is_named_by_the_check_and_refuses_the_launch(
             await attempt
         assert refused.value.code == "cluster_role_too_small"
         assert "create pods" in refused.value.message
+
+
+async def test_namespace_that_does_not_exist_is_named_by_the_check_and_by_the_launch(
+    harness: KubernetesHarness, spec: LaunchSpec
+) -> None:
+    harness.cluster.widen_role()
+    config = {**harness.config, "namespace": "mistyped"}
+    for attempt in (
+        harness.runtime.check_availability(config),
+        harness.runtime.launch(replace(spec, config=config)),
+    ):
+        with pytest.raises(ExecutorError) as refused:
+            await attempt
+        assert refused.value.code == "cluster_namespace_missing"
+        assert "mistyped" in refused.value.message
+
+
+async def test_role_that_allows_nothing_is_said_without_a_list(harness: KubernetesHarness) -> None:
+    for resource, verb in (*RIGHTS, *TUNNEL_RIGHTS):
+        harness.cluster.take_right(resource, verb)
+    with pytest.raises(ExecutorError) as refused:
+        await harness.runtime.check_availability(harness.config)
+    assert refused.value.code == "cluster_role_too_small"
+    assert "Check the name of the namespace" in refused.value.message
+    assert "create pods" not in refused.value.message
 
 
 async def test_end_is_seen_although_an_old_node_forgets_the_container(
