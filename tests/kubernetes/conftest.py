@@ -57,5 +57,6 @@ def harness(cluster: Cluster, tmp_path: Path, settings: Any) -> Iterator[Kuberne
     settings.KANDEV_DATA_DIR = tmp_path / "data"
     made = KubernetesHarness(make_repository(tmp_path / "repository"), cluster)
     made.close()  # what an earlier run left would hold up a drain
-    yield made
+    with made.collecting_garbage():
+        yield made
     made.close()

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
+
+from docker.errors import DockerException
 
 from executors_app.machine.git.recovery_snapshots import session_recovery_ref
 from executors_app.runtimes.kubernetes import names
@@ -106,6 +109,34 @@ class KubernetesHarness:
         if branch:
             run_git(repository, *ours, "branch", "-D", branch)
             run_git(repository, *ours, "update-ref", "-d", session_recovery_ref(session_id))
+
+    @contextmanager
+    def collecting_garbage(self) -> Iterator[None]:
+        """Remove ended containers of deleted Pods at once during the block, as their nodes do once a minute.
+
+        An object of a Pod cannot go before: nodes of this age often forget to remove its containers with it.
+        """
+        is_over = threading.Event()
+
+        def collect() -> None:
+            while not is_over.wait(1):
+                with suppress(AssertionError, OSError, DockerException):  # of what a test has broken
+                    self._collect_garbage()
+
+        collecting = threading.Thread(target=collect, name="garbage of Pods")
+        collecting.start()
+        try:
+            yield
+        finally:
+            is_over.set()
+            collecting.join()
+
+    def _collect_garbage(self) -> None:
+        for pod in map(Pod, self.cluster.read("pods")["items"]):
+            if pod.is_deleted and pod.end():
+                for node in self.cluster.nodes:
+                    if node.name == pod.node:
+                        node.collect_garbage(pod.name)
 
     def close(self) -> None:
         """Remove every Pod, also those whose end nobody has seen."""

@@ -44,7 +44,8 @@ def deployment(cluster: Cluster, tmp_path: Path) -> Iterator[ClusterDeployment]:
     """Yield a prepared Kandev, not yet serving, whose sessions run in Pods."""
     made = ClusterDeployment(tmp_path, cluster)
     made.prepare()
-    yield made
+    with made.pods.collecting_garbage():
+        yield made
     made.close()
     made.pods.close()
 
