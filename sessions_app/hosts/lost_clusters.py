@@ -23,6 +23,7 @@ from executors_app.plugins import UnknownPlugin, runtime
 from executors_app.runtimes import SupportsLostPlaces, run_blocking
 from executors_app.wire.errors import ExecutorError
 from executors_app.wire.executions import LOST_PLACE, PLACE, ExecutorStatus
+from executors_app.wire.exhaustion import is_exhausted
 from sessions_app.accounts.audit import record_change
 from sessions_app.hosts.supervision import LIVE
 from sessions_app.kernel import wakeups
@@ -68,7 +69,8 @@ def declare_lost(executor_id: uuid.UUID, namespace: str, by: User | None) -> int
     """Record that the cluster of these sessions is gone for good; return how many sessions it concerns.
 
     ``namespace``: the uid as ``list_unreached_clusters`` shows it. ``by`` is None for somebody at the command line.
-    Raises NotFound if no session waits for it, and ClusterAnswers if it answers, or reaches a session.
+    Raises NotFound if no session waits for it, and ClusterAnswers if it answers, reaches a session, or
+    could not be asked because this machine is exhausted.
     """
     executor = Executor.objects.filter(pk=executor_id).first()
     rows = _present().filter(executor_id=executor_id, place=namespace)
@@ -109,7 +111,12 @@ def _answers(runtime_name: str, config: Mapping[str, Any], namespace: str) -> bo
     try:
         place = runtime(runtime_name)
         return isinstance(place, SupportsLostPlaces) and run_blocking(place.place_answers(config, namespace))
-    except (UnknownPlugin, ExecutorError):
+    except (UnknownPlugin, ExecutorError) as error:
+        if is_exhausted(error):
+            raise ClusterAnswers(
+                "The cluster could not be asked, because this machine has no file descriptors or memory left. Nothing "
+                "was changed. Try again."
+            ) from error
         return False
 
 

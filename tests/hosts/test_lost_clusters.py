@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from typing import Any
 
 import pytest
@@ -94,6 +95,18 @@ def test_cluster_whose_namespace_answers_is_not_lost(answering: dict[str, str], 
     answering["uid"] = namespace
     with pytest.raises(ClusterAnswers):
         declare_lost(cluster().pk, namespace, None)
+    assert "lost_namespace" not in state_of(session)
+
+
+def test_cluster_that_this_process_cannot_ask_is_not_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    session = started_in(GONE, **UNREACHED)
+
+    async def place_answers(*_: Any) -> bool:
+        raise RuntimeUnavailable("No file descriptors are left.") from OSError(errno.EMFILE, "Too many open files")
+
+    monkeypatch.setattr(RUNTIME, "place_answers", place_answers)
+    with pytest.raises(ClusterAnswers, match="could not be asked"):
+        declare_lost(cluster().pk, GONE, None)
     assert "lost_namespace" not in state_of(session)
 
 

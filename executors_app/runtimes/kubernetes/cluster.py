@@ -155,6 +155,16 @@ class Cluster:
             return ""
         return str(found["metadata"]["uid"])
 
+    async def may_be(self, uid: str) -> bool:
+        """Whether this may be the namespace of that uid: one that is not shown may be it, one that is not there not."""
+        try:
+            found = await self._ask("GET", f"/api/v1/namespaces/{self.namespace}", "get namespaces")
+        except NotFoundError:
+            return False
+        except (words.ClusterRoleTooSmall, words.ClusterLoginRefused):
+            return True
+        return bool(found["metadata"]["uid"] == uid)
+
     async def is_out_of_service(self, node: str) -> bool:
         """Whether a person has declared a node to be shut down for good; False if nodes are not shown to us."""
         try:

@@ -191,11 +191,10 @@ class Kubernetes:
         return exit_events.exit_events(source)
 
     async def place_answers(self, config: Mapping[str, Any], place: str) -> bool:
-        """Whether the namespace that answers is the one of this uid; raises RuntimeUnavailable."""
+        """Whether the namespace that answers may be the one of this uid; raises RuntimeUnavailable."""
         read = _config(config)
         async with open_cluster(read.cluster, read.namespace) as cluster:
-            uid = await cluster.namespace_uid()
-        return not uid or uid == place  # one that is not shown may be it
+            return await cluster.may_be(place)
 
     async def settle_ended(self, configs: Collection[Mapping[str, Any]]) -> None:
         """Let go the Pods that somebody has deleted and that have ended, where no watch does it already."""
