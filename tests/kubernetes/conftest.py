@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import atexit
 import os
 import shutil
 import tempfile
 from collections.abc import Iterator
-from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
@@ -23,25 +21,22 @@ RUNNING_CLUSTER: Final = "TEST_KUBERNETES"
 """Environment variable with the directory of a running cluster, so that a developer need not wait for one."""
 
 
-@cache
-def _started() -> Cluster:
-    """Return the only cluster of this process; it ends with the process."""
-    running = os.environ.get(RUNNING_CLUSTER)
-    if running:
-        directory = Path(tempfile.mkdtemp(prefix="kandev-kubernetes-"))
-        atexit.register(shutil.rmtree, directory)
-        return Cluster(Path(running)).join(directory)
-    made = Cluster(Path(tempfile.mkdtemp(prefix="kandev-kubernetes-", dir="/tmp")))
-    atexit.register(made.close)
-    made.start(ends_with_us=True)
-    return made
-
-
 @pytest.fixture(scope="session")
-def shared_cluster() -> Cluster:
-    """Return the cluster, started once; tests repair what they break."""
+def shared_cluster() -> Iterator[Cluster]:
+    """Yield the cluster, started once; tests repair what they break."""
     require("kubernetes")
-    return _started()
+    running = os.environ.get(RUNNING_CLUSTER)
+    directory = Path(tempfile.mkdtemp(prefix="kandev-kubernetes-", dir="/tmp"))
+    if running:
+        yield Cluster(Path(running)).join(directory)
+        shutil.rmtree(directory)
+        return
+    made = Cluster(directory)
+    try:
+        made.start(ends_with_us=True)
+        yield made
+    finally:
+        made.close()
 
 
 @pytest.fixture
