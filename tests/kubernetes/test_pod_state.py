@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from executors_app.runtimes.kubernetes import words
+from executors_app.runtimes.kubernetes import names, words
 from executors_app.runtimes.kubernetes.pod_state import Pod
 from tests.kubernetes import record
-from tests.kubernetes.objects import as_id, pod_object
+from tests.kubernetes.objects import SESSION, as_id, pod_object
 
 RUNNING: dict[str, Any] = {"running": {"startedAt": "2026-01-01T00:00:10Z"}}
 WAITING: dict[str, Any] = {"waiting": {"reason": "PodInitializing"}}
@@ -111,6 +111,20 @@ def test_obstacle_has_a_code_and_the_fix_and_its_details_are_for_staff(pod: Pod,
     if obstacle is not None:
         assert "from the node" not in obstacle.message
         assert obstacle.details["for_staff"]
+
+
+@pytest.mark.parametrize(
+    ("said", "may_be_deleted"),
+    [
+        ("pod has unbound immediate PersistentVolumeClaims.", True),
+        ("0/2 nodes are available: 2 node(s) had volume node affinity conflict.", False),
+    ],
+)
+def test_only_a_claim_without_a_volume_is_proposed_for_deletion(said: str, may_be_deleted: bool) -> None:
+    obstacle = unscheduled(said).obstacle("kandev")
+    assert isinstance(obstacle, words.PodVolumeNotBound)
+    command = f"kubectl delete pvc {names.claim_name(SESSION)} --namespace kandev"
+    assert obstacle.message.endswith(command) is may_be_deleted
 
 
 def test_strange_object_is_read_without_an_error() -> None:

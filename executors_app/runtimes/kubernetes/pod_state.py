@@ -218,6 +218,14 @@ class Pod:
             said = str(condition.get("message", ""))
             if age <= _SCHEDULE_PATIENCE:
                 return None
+            if "unbound" in said:
+                claim = names.claim_name(names.owner_of_pod(self.name))
+                return words.PodVolumeNotBound(
+                    "The cluster makes no volume for this session. Check storage_class of this executor. A claim keeps "
+                    f"its class: after a change, and only if {claim} is Pending, which holds nothing, run kubectl "
+                    f"delete pvc {claim} --namespace {namespace}",
+                    for_staff=words.shorten(said),
+                )
             if "PersistentVolumeClaim" in said or "volume" in said:
                 return words.PodVolumeNotBound(
                     f"The cluster has no volume for this session. Check storage_class of this executor and the volume "
