@@ -11,6 +11,7 @@ from typing import Any, Final
 
 import pytest
 
+from executors_app.runtimes.kubernetes import launch
 from tests.drills.conftest import pytest_runtest_makereport  # noqa: F401 - a hook
 from tests.executors.repositories import make_repository
 from tests.kubernetes.cluster import Cluster
@@ -47,8 +48,12 @@ def cluster(shared_cluster: Cluster) -> Cluster:
 
 
 @pytest.fixture
-def harness(cluster: Cluster, tmp_path: Path, settings: Any) -> Iterator[KubernetesHarness]:
+def harness(
+    cluster: Cluster, tmp_path: Path, settings: Any, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[KubernetesHarness]:
     """Yield a harness for sessions in Pods of the cluster, removed afterwards."""
+    # A node of this age may let the object of an ended Pod go a minute late; users see that the start is tried again.
+    monkeypatch.setattr(launch, "ENDING_TIMEOUT", 180.0)
     settings.KANDEV_DATA_DIR = tmp_path / "data"
     made = KubernetesHarness(make_repository(tmp_path / "repository"), cluster)
     made.close()  # what an earlier run left would hold up a drain
