@@ -119,7 +119,7 @@ class KubernetesHarness:
         is_over = threading.Event()
 
         def collect() -> None:
-            while not is_over.wait(1):
+            while not is_over.wait(0.5):
                 with suppress(AssertionError, OSError, DockerException):  # of what a test has broken
                     self._collect_garbage()
 
