@@ -306,7 +306,14 @@ async def _start_failure(cluster: Cluster, pod: Pod) -> ExecutorError:
 
 
 def _still_ending(cluster: Cluster, pod: Pod) -> words.PodStillEnding:
+    """Return the refusal with what a person can do; a Pod that is seen to have ended needs nobody's word."""
     where = f" on the node {words.shorten(pod.node)}" if pod.node else ""
+    if pod.end():
+        return words.PodStillEnding(
+            f"The Pod {pod.name}{where} has ended, but the cluster has not removed it yet. Some nodes take a minute "
+            f"for that. Try again; if it stays, see who holds it: kubectl -n {cluster.namespace} get pod {pod.name} "
+            "-o jsonpath={.metadata.finalizers}"
+        )
     said = (
         f"The Pod {pod.name} is still ending{where}. If the node is lost for good, shut it down and give it the taint "
         "node.kubernetes.io/out-of-service."

@@ -148,6 +148,16 @@ class StandIn:
 
         self.call(delete)
 
+    def hold(self, name: str) -> None:
+        """Let a Pod's object stay after its end, as a finalizer of somebody else does, or a node that is busy."""
+
+        def add_finalizer() -> None:
+            pod = self.server.store.get("pods", NAMESPACE, name)
+            pod["metadata"].setdefault("finalizers", []).append("example.org/held")
+            self.server.store.update("pods", pod)
+
+        self.call(add_finalizer)
+
     def annotate_claim(self, command: str) -> None:
         """Do what a ``kubectl annotate pvc`` command with one annotation does."""
         program, verb, kind, claim, *_, change = shlex.split(command)

@@ -143,6 +143,23 @@ async def test_name_of_a_forced_deletion_is_a_fence_while_the_container_runs(
     assert again.boot_id != launched.boot_id
 
 
+async def test_pod_that_has_ended_but_is_still_listed_needs_nobody_to_confirm_its_end(
+    harness: KubernetesHarness, spec: LaunchSpec, launched: Launched
+) -> None:
+    harness.cluster.hold(pod_name(spec.session_id))
+    harness.cluster.kill(pod_name(spec.session_id))
+
+    async def is_dead() -> bool:
+        return (await observe_one(harness, row_of(harness, spec, launched))).observed is Observed.DEAD
+
+    await eventually_async(is_dead, describe="the node has reported the end")
+    with pytest.raises(ExecutorError) as refused:
+        await harness.runtime.launch(known(spec, launched))
+    assert refused.value.code == "pod_still_ending"
+    assert "has ended, but the cluster has not removed it yet" in refused.value.message
+    assert "run:" not in refused.value.message
+
+
 async def test_expired_watch_misses_no_end(harness: KubernetesHarness, spec: LaunchSpec, launched: Launched) -> None:
     runtime, facts = harness.runtime, row_of(harness, spec, launched)
     events = runtime.exit_events(runtime.exit_event_source(facts))
