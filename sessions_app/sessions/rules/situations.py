@@ -178,7 +178,7 @@ _ROWS: Final[tuple[_Row, ...]] = (
             "warning",
             "The agent’s machine does not answer. The agent may still be working; nothing was stopped.",
             "Kandev keeps trying. What the agent did meanwhile appears when the machine answers. "
-            "If this lasts, check the machine.",
+            "If this lasts, check the machine or the cluster; “Test” on its executor says why it cannot be reached.",
             reason=IdleReason.UNREACHABLE,
         ),
     ),
