@@ -60,6 +60,7 @@ class Engine:
         """Of dockerd, beside those that every engine here has."""
         self._process: subprocess.Popen[bytes] | None = None
         self._live_restore = False
+        self._api_version = "auto"
 
     def start(self, *, live_restore: bool = False) -> None:
         """Start the engine and wait until it answers; retry if a killed engine left something in the way."""
@@ -102,7 +103,9 @@ class Engine:
 
     def client(self, timeout: float = 60) -> Any:
         """Return a client of the engine, for checks."""
-        return docker.APIClient(base_url=self.url, timeout=timeout)
+        client = docker.APIClient(base_url=self.url, timeout=timeout, version=self._api_version)
+        self._api_version = client.api_version  # asked for once: the engine runs two programs for the answer
+        return client
 
     def wait_for_end_of(self, execution_id: str) -> None:
         """Wait until the engine knows that the container has ended, which it learns with a delay."""

@@ -195,6 +195,16 @@ class _Client(docker.APIClient):  # type: ignore[misc]  # docker-py has no types
 
     trust_env = property(lambda self: False, lambda self, value: None)
 
+    def _retrieve_server_version(self) -> str:
+        """Return the engine's API version from a ping: asked for versions, it runs two programs for each connection."""
+        try:
+            answer = self._get(self._url("/_ping", versioned_api=False))
+            self._raise_for_status(answer)
+        except APIError as error:
+            raise DockerException(f"The engine does not say its API version: {error}") from error
+        named = answer.headers.get("Api-Version")
+        return str(named or super()._retrieve_server_version())
+
 
 class _SshClient(_Client):
     """Connects through the ssh program; docker-py's own ssh support needs another, in Python."""
