@@ -21,6 +21,7 @@ from executors_app import plugins
 from sessions_app.worker.schedules import ensure_schedules
 from tests.databases import database_named
 from tests.migrated_database import copy_migrated
+from tests.pages.kept_browser import KEPT
 from tests.supervisor.recording_runtime import RecordingRuntime
 from tests.transaction_guard import TransactionGuard, of_the_test
 
@@ -60,6 +61,15 @@ def picture(request: pytest.FixtureRequest) -> Callable[[Page, str], None]:
             page.set_viewport_size(screen)
 
     return take
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> Iterator[None]:
+    """After a module's fixtures have ended, close the browser that no next test uses."""
+    try:
+        return (yield)
+    finally:
+        KEPT.close_after(item, nextitem)
 
 
 @pytest.fixture(scope="session")

@@ -11,22 +11,19 @@ from playwright.sync_api import Browser, expect
 
 from sessions_app.models import SweepRequest, TaskSession
 from tests.admin.everything import make_set, superuser
-from tests.pages.browsers import COOKIE, Visit, navigating, real_browser
+from tests.pages.browsers import COOKIE, Visit, navigating
+from tests.pages.fixtures import browser
+
+__all__ = ["browser"]
 
 pytestmark = [pytest.mark.browser, pytest.mark.django_db(transaction=True)]
 
 
-@pytest.fixture(scope="module")
-def chromium() -> Iterator[Browser]:
-    with real_browser() as browser:
-        yield browser
-
-
 @pytest.fixture
-def visit(chromium: Browser, live_server: Any) -> Iterator[Visit]:
+def visit(browser: Browser, live_server: Any) -> Iterator[Visit]:
     client = Client()
     client.force_login(superuser())
-    made = Visit(chromium, live_server.url, client.cookies[COOKIE].value)
+    made = Visit(browser, live_server.url, client.cookies[COOKIE].value)
     yield made
     made.context.close()
 

@@ -9,15 +9,15 @@ import pytest
 from django.test import Client
 from playwright.sync_api import Browser
 
-from tests.pages.browsers import COOKIE, Visit, real_browser
+from tests.pages.browsers import COOKIE, Visit
+from tests.pages.kept_browser import KEPT
 from tests.pages.world import World, make_world, supervise
 
 
 @pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    """Yield Chromium."""
-    with real_browser() as made:
-        yield made
+def browser() -> Browser:
+    """Return Chromium, which may have been started for an earlier module."""
+    return KEPT.get()
 
 
 @pytest.fixture(autouse=True)

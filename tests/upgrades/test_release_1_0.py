@@ -37,15 +37,11 @@ def test_frozen_agentctl_runs_its_own_code_and_finds_its_dependencies(agentctl: 
     assert {"aiohttp", "orjson"} <= agentctl.dependencies().keys()
 
 
-def test_upgraded_database_has_every_row_that_it_had(restored: RestoredDeployment) -> None:
+def test_upgrade_keeps_every_row_and_the_object_store_of_the_repository(restored: RestoredDeployment) -> None:
     before = restored.count_rows()
     assert all(before.values())
     restored.migrate()
     assert restored.count_rows() == before
-
-
-def test_repository_of_the_release_keeps_its_object_store(restored: RestoredDeployment) -> None:
-    restored.migrate()
     assert {row["store_id"] for row in restored.rows("SELECT store_id FROM repositories")} == {""}
 
 
