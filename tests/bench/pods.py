@@ -78,7 +78,7 @@ def of_a_namespace(
                 _start_sessions(world, executor, pods)
                 restart = asyncio.run(_restarts(pods, rounds))
                 _add_objects(world, executor, harness, objects)
-                expected = Counter({Observed.ALIVE: pods, Observed.UNKNOWN: objects})
+                expected = Counter({Observed.ALIVE: pods, Observed.DEAD: objects})  # what no node took has never run
                 sweep = asyncio.run(_sweeps(harness, expected, rounds))
             finally:
                 world.empty()
