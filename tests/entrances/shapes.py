@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, Final
 
-SIZES: Final = (16_000, 32_000, 64_000, 128_000, 256_000)
+SIZES: Final = (8_000, 16_000, 32_000, 64_000, 128_000)
 """Characters. The largest is more than what most fields accept, so it also shows what a refusal costs."""
 
 _REPEATED: Final = {

@@ -58,13 +58,16 @@ def bob(world: World) -> Client:
 
 @pytest.fixture
 def visit(browser: Browser, live_server: Any, world: World) -> Iterator[Callable[..., Visit]]:
-    """Yield a function that opens a browser as Ada; its windows are closed after the test."""
+    """Yield a function that opens a browser as Ada; its windows are closed after the test.
+
+    A browser that crashed in an earlier test is replaced.
+    """
     made: list[Visit] = []
 
     def begin(**screen: Any) -> Visit:
         client = Client()
         client.force_login(world.ada)
-        made.append(Visit(browser, live_server.url, client.cookies[COOKIE].value, **screen))
+        made.append(Visit(KEPT.get(), live_server.url, client.cookies[COOKIE].value, **screen))
         return made[-1]
 
     yield begin

@@ -64,10 +64,13 @@ class Container:
 
     def __init__(self, process: asyncio.subprocess.Process):
         self._process = process
+        self._is_killed = False
 
     async def wait(self) -> int:
         """Wait for its end; return the exit code, 128 and the number of the signal if one ended it."""
         code = await self._process.wait()
+        if self._is_killed:
+            return 128 + signal.SIGKILL  # which `unshare`, killed after its child, does not always say
         return code if code >= 0 else 128 - code
 
     def send_signal(self, number: int) -> None:
@@ -75,8 +78,10 @@ class Container:
         with contextlib.suppress(ProcessLookupError):
             for pid in self._first_process():
                 os.kill(pid, number)
-            if number == signal.SIGKILL:
-                self._process.kill()
+            if number == signal.SIGKILL and self._process.returncode is None:
+                self._is_killed = True
+                # asyncio's own `kill` first asks whether the process has ended, and then nobody learns its exit code.
+                os.kill(self._process.pid, number)
 
     def memory(self) -> int:
         """Return the bytes of memory of its first process."""
