@@ -25,7 +25,8 @@ def main() -> int:
     seconds = beat_age(Path(os.environ["KANDEV_BEAT_PATH"]))
     if seconds is not None and seconds <= limit:
         return 0
-    if not database_answers(read_database_url()):
+    url = read_database_url()
+    if url is None or not database_answers(url):
         return 0
     since = "since its start" if seconds is None else f"for {seconds:.0f} s"
     sys.stderr.write(f"The process has done nothing {since}, although its database answers.\n")
@@ -40,11 +41,17 @@ def beat_age(path: Path) -> float | None:
         return None
 
 
-def read_database_url() -> str:
-    """Return the URL of the database, from the variable or from the file that the variable names."""
+def read_database_url() -> str | None:
+    """Return the URL of the database, from the variable or from the file that the variable names.
+
+    None if that file cannot be read now: a restarted process could not read it either.
+    """
     file = os.environ.get("KANDEV_DATABASE_URL_FILE")
     if file:
-        return Path(file).read_text().strip()
+        try:
+            return Path(file).read_text().strip()
+        except OSError:
+            return None
     return os.environ.get("KANDEV_DATABASE_URL", "")
 
 

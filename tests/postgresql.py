@@ -11,8 +11,8 @@ import shutil
 import signal
 import subprocess
 import tempfile
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from functools import cache
 from itertools import count
 from pathlib import Path
@@ -125,6 +125,17 @@ class Server:
     def new_database(self) -> str:
         """Return the URL of a new, empty database."""
         return new_database(self.url())
+
+
+@contextmanager
+def own_server() -> Iterator[Server]:
+    """Yield a running server of a test's own, which it may stop and start."""
+    made = Server()
+    try:
+        made.start()
+        yield made
+    finally:
+        made.close()
 
 
 def new_database(server: str) -> str:

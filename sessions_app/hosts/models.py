@@ -46,7 +46,7 @@ class HostProcess(models.Model):
     release = models.CharField(max_length=40)
     process = ObjectField(default=dict)
     """Its identity: pid, start time, boot id, pid namespace; ``has_wrong_key`` if its secret key does not fit, and
-    ``backup_max_age``, what it was told in seconds."""
+    ``backup_max_age``, its setting in seconds."""
     started_at = models.DateTimeField()
     beat_at = models.DateTimeField(db_index=True)
     stopping_at = models.DateTimeField(null=True, blank=True)

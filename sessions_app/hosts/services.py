@@ -245,12 +245,12 @@ def hosts_in_use() -> QuerySet[HostProcess, str]:
 
 
 def max_backup_age() -> float:
-    """Return how many seconds old a backup may be: the least that a process which is up was told; 0: any age.
+    """Return how many seconds old a backup may be: the least setting of the running processes; 0: any age.
 
     All processes get the same answer, also if their settings differ.
     """
-    told = HostProcess.objects.filter(_is_up()).order_by().values_list("process__backup_max_age", flat=True)
-    known = [age for age in told if isinstance(age, int | float)]
+    used = HostProcess.objects.filter(_is_up()).order_by().values_list("process__backup_max_age", flat=True)
+    known = [age for age in used if isinstance(age, int | float)]
     if not known:
         return float(settings.KANDEV_BACKUP_MAX_AGE)
     return min((age for age in known if age > 0), default=0.0)

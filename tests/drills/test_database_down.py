@@ -25,12 +25,8 @@ KNOWN = {"Cookie": "kandev_session=0123456789abcdef0123456789abcdef"}
 @pytest.fixture
 def server() -> Iterator[postgresql.Server]:
     """Yield a PostgreSQL that a drill may stop."""
-    made = postgresql.Server()
-    try:
-        made.start()
+    with postgresql.own_server() as made:
         yield made
-    finally:
-        made.close()
 
 
 @pytest.fixture

@@ -30,12 +30,8 @@ LIMIT = "2"
 @pytest.fixture
 def server() -> Iterator[postgresql.Server]:
     """Yield a PostgreSQL that a test may stop."""
-    made = postgresql.Server()
-    try:
-        made.start()
+    with postgresql.own_server() as made:
         yield made
-    finally:
-        made.close()
 
 
 @pytest.fixture
@@ -118,6 +114,15 @@ def test_database_url_is_read_from_its_file(tmp_path: Path, monkeypatch: pytest.
     (tmp_path / "url").write_text("postgres://db/kandev\n")
     monkeypatch.setenv("KANDEV_DATABASE_URL_FILE", str(tmp_path / "url"))
     assert liveness.read_database_url() == "postgres://db/kandev"
+
+
+def test_process_is_not_judged_while_the_file_with_its_database_url_is_missing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("KANDEV_BEAT_PATH", str(tmp_path / "beat"))
+    monkeypatch.setenv("KANDEV_DATABASE_URL_FILE", str(tmp_path / "missing"))
+    monkeypatch.setattr(sys, "argv", ["liveness.py"])
+    assert liveness.main() == 0
 
 
 @pytest.mark.postgresql
