@@ -93,6 +93,7 @@ HARMLESS: Final = {
         ),
         "it is tried again",
     ),
+    "kandev/liveness.py read_database_url": "no process is judged, and the next probe reads it again",
     "sessions_app/portable/export_cursor.py read_cursor": "the export begins again, and writes no line twice",
     "sessions_app/pages/assets.py read_bundles": "the pages load the sources instead",
     **dict.fromkeys(
