@@ -73,8 +73,9 @@ _ACP = (
         stores="`.agentao/` in the workspace",
         offers=measured("0.5.17", "load"),
         notes=(
-            "Measured with 0.5.17: it loses its conversation on `kill -9` and reports this. The history is then sent "
-            "with the next prompt, and the receipt shows this. Covered by the test suite."
+            "Measured with 0.5.17: it saves its conversation when its input ends, as at a stop, so it loses it on "
+            "`kill -9` and reports this. The history is then sent with the next prompt, and the receipt shows this. "
+            "Covered by the test suite."
         ),
     ),
     AgentType(

@@ -2,7 +2,8 @@
 
 The script gives the actions for the first, second, ... call of each method; the last one is repeated. An
 action is a list of lines to print, in which ``$ID`` is the request's id. A number ends the agent with that
-exit code, and ``$CLOSE`` closes its output. The agent appends everything that it reads to ``SCRIPT.read``.
+exit code, and ``$CLOSE`` closes its output. The agent appends everything that it reads to ``SCRIPT.read``, and
+writes ``SCRIPT.saved`` only at the end of its input.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ def main() -> None:
                     continue
                 sys.stdout.write(action.replace("$ID", json.dumps(message.get("id"))) + "\n")
                 sys.stdout.flush()
+    Path(f"{sys.argv[1]}.saved").touch()
 
 
 if __name__ == "__main__":

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import signal
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -47,6 +49,41 @@ async def test_stop_in_a_turn_closes_nothing(
     await driver.stop(5.0)
     await asyncio.gather(turn, return_exceptions=True)
     assert [each["method"] for each in read_by_agent()] == ["initialize", "session/new", "session/prompt"]
+
+
+async def test_idle_agent_ends_by_itself_when_it_is_stopped(
+    driver: Driver, host: RecordingHost, request_for: MakeRequest, tmp_path: Path
+) -> None:
+    await driver.start(request_for(agent()))
+
+    assert await driver.stop(5.0) == 0
+
+    assert host.exits == [0]
+    assert (tmp_path / "script.json.saved").exists()
+
+
+async def test_agent_that_survives_the_end_of_its_input_is_terminated(
+    driver: Driver, host: RecordingHost, request_for: MakeRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(acp, "_END_TIMEOUT", 0.01)
+    await driver.start(request_for("ignores_end_of_input"))
+
+    assert await driver.stop(5.0) == -signal.SIGTERM
+
+    assert host.exits == [-signal.SIGTERM]
+
+
+async def test_agent_in_a_turn_is_interrupted_instead_of_finishing_it(
+    driver: Driver, host: RecordingHost, request_for: MakeRequest, tmp_path: Path
+) -> None:
+    await driver.start(request_for(agent(session_prompt=[chunk("agent", "hm")])))
+    turn = asyncio.create_task(driver.prompt("m1", "hello", (), lambda: None))
+    assert await eventually_async(host.agent_text)
+
+    assert await driver.stop(5.0) == -signal.SIGTERM
+
+    await asyncio.gather(turn, return_exceptions=True)
+    assert not (tmp_path / "script.json.saved").exists()
 
 
 async def test_unanswered_request_is_cancelled_after_its_timeout(

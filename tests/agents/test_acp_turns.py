@@ -305,8 +305,8 @@ async def test_exit_of_a_stopped_agent_is_reported_once(
 ) -> None:
     await driver.start(request_for("demo"))
 
-    assert await driver.stop(5) == -signal.SIGTERM
-    assert await driver.stop(5) == -signal.SIGTERM
+    assert await driver.stop(0.5) == -signal.SIGTERM
+    assert await driver.stop(0.5) == -signal.SIGTERM
 
     assert host.exits == [-signal.SIGTERM]
     assert driver.pid is None

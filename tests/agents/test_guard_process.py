@@ -192,6 +192,21 @@ async def test_stop_sends_sigterm_first_and_allows_a_clean_up(tmp_path: Path) ->
     await agent.close()
 
 
+async def test_what_the_agent_ends_itself_at_the_end_of_its_input_is_recorded_as_killed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(adoption._KilledProcessesFile, "path", None)
+    adoption.set_killed_processes_directory(tmp_path)
+    agent = await _spawn("sleep 3601 & echo ready; read x; kill $!; wait; exit 3", tmp_path, [])
+    await agent.stdout.read()
+
+    await agent.end_input(60)
+
+    assert await agent.stop(0) == 3
+    await agent.close()
+    assert adoption.read_killed_processes() == ["sleep 3601"]
+
+
 async def test_second_shorter_stop_overtakes_a_longer_one(tmp_path: Path) -> None:
     agent = await _spawn("trap '' TERM; echo ready; while :; do sleep 0.05; done", tmp_path, [])
     await agent.stdout.read()

@@ -172,7 +172,7 @@ def qwen_code(home: Path, model_url: str) -> RealAgent:
 
 
 def agentao(home: Path, model_url: str) -> RealAgent:
-    """Return agentao, which forgets its conversation when its process ends."""
+    """Return agentao, which forgets its conversation when its process is killed."""
     home.mkdir(parents=True)
     program = PYTHON_OF_AGENTS.parent / "agentao"
     return RealAgent((str(program), "--acp", "--stdio"), {**_minimal(home), **_openai(model_url)})

@@ -103,3 +103,17 @@ async def test_conversation_outlives_its_agent_process(name: str, model: ModelSe
         assert any("heron" in text for text in second.replayed_user_texts)
         assert await ask(driver, "what was the word?") == "end_turn"
         assert host.agent_text().endswith("heron")
+
+
+@pytest.mark.real_agent
+async def test_agent_that_saves_only_at_its_end_keeps_its_conversation_when_it_is_stopped(
+    model: ModelServer, tmp_path: Path
+) -> None:
+    agent = real_agent("agentao", tmp_path / "home", model.url)
+    async with started(agent, tmp_path) as (driver, _, first):
+        await ask(driver, "Please remember the word heron")
+        await driver.stop(5)
+    async with started(agent, tmp_path, first.resume_token) as (driver, host, second):
+        assert second.outcome == "loaded"
+        await ask(driver, "what was the word?")
+        assert host.agent_text().endswith("heron")

@@ -267,14 +267,22 @@ class RelaunchesItself(FaultyAgent):
         sys.exit(worker.wait())
 
 
-class IgnoresTerm(FaultyAgent):
+class IgnoresEndOfInput(FaultyAgent):
+    """Agent that keeps running when its stdin is closed."""
+
+    def run(self) -> None:
+        """Serve, then keep running."""
+        super().run()
+        _hang()
+
+
+class IgnoresTerm(IgnoresEndOfInput):
     """Agent that ignores SIGTERM and keeps running when its stdin is closed."""
 
     def run(self) -> None:
         """Serve, then keep running."""
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
         super().run()
-        _hang()
 
 
 class SlowStart(FaultyAgent):
@@ -354,6 +362,7 @@ BEHAVIOURS: Final[dict[str, type[FaultyAgent]]] = {
     "forks": Forks,
     "leaves_processes": LeavesProcesses,
     "relaunches_itself": RelaunchesItself,
+    "ignores_end_of_input": IgnoresEndOfInput,
     "ignores_term": IgnoresTerm,
     "slow_start": SlowStart,
     "works_alone": WorksAlone,

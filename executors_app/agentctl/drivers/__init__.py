@@ -270,7 +270,10 @@ class Driver(Protocol):
         ...
 
     async def stop(self, grace: float) -> int | None:
-        """End the whole process tree (TERM, after ``grace`` seconds KILL); returns the exit code."""
+        """End the whole process tree (TERM, after ``grace`` seconds KILL); returns the exit code.
+
+        Where an agent reads its input to the end, an idle one may first end by itself.
+        """
         ...
 
 

@@ -80,6 +80,8 @@ _DELETE_TIMEOUT: Final = 5.0
 """Seconds for the end of an open turn and the answer to ``session/delete``."""
 _CLOSE_TIMEOUT: Final = 2.0
 """Seconds for the answer to ``session/close``, which is not sent by a stop with less grace than that."""
+_END_TIMEOUT: Final = 1.0
+"""Seconds in which an idle agent may end by itself before it gets TERM."""
 _OUTPUT_DRAIN_TIMEOUT: Final = 5.0
 """Seconds that a stop waits for the journal to accept the agent's last lines."""
 
@@ -461,12 +463,16 @@ class AcpDriver:
     # -- the end
 
     async def stop(self, grace: float) -> int | None:
-        """End the whole process tree (TERM, after ``grace`` seconds KILL); returns the exit code."""
+        """End the whole process tree (TERM, after ``grace`` seconds KILL); returns the exit code.
+
+        An idle agent may first end by itself, because some save the conversation only at the end of their input.
+        """
         agent = self._agent
         if agent is None:
             return None
         if grace >= _CLOSE_TIMEOUT:
             await self._close_conversation(agent)
+            await self._end_input(agent)
         exit_code = await agent.process.stop(grace)
         # Closing the connection stops reading, so the journal first gets time to accept the last lines. The wait is
         # limited, because a full journal would never accept them.
@@ -488,6 +494,11 @@ class AcpDriver:
         with contextlib.suppress(RpcError, AgentGone, PipeStuck, TimeoutError):
             async with asyncio.timeout(_CLOSE_TIMEOUT):
                 await agent.connection.call("session/close", {"sessionId": self._conversation_id})
+
+    async def _end_input(self, agent: _Agent) -> None:
+        """Let an idle agent end as at the end of its input. In a turn it might finish what the stop interrupts."""
+        if self._turn is None and not agent.exited.is_set():
+            await agent.process.end_input(_END_TIMEOUT)
 
     async def delete_conversation(self) -> DeletionResult:
         """Delete the agent's own transcript; see ``SupportsDeletion``."""

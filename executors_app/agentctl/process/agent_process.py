@@ -118,6 +118,17 @@ class AgentProcess:
         await self._guard.tree_ended.wait()
         return self.exit_code
 
+    async def end_input(self, patience: float) -> None:
+        """Close the agent's input, and wait up to ``patience`` seconds for the agent to end by itself.
+
+        What it has started is recorded first, because it may end that itself.
+        """
+        await self._guard.record_processes()
+        self.stdin.close()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(patience):
+                await self._guard.agent_ended.wait()
+
     async def stop(self, grace: float) -> int | None:
         """End the whole tree (TERM, after ``grace`` seconds KILL) and return the exit code."""
         return await self._guard.stop(grace)

@@ -70,7 +70,7 @@ class GuardClient:
         self._program, self._cwd, self._launch = "", "", ""
         self._search_path = ""
         self._start_time = 0
-        self._spawned = asyncio.Event()
+        self._spawned, self._recorded = asyncio.Event(), asyncio.Event()
         self._failure = SpawnFailed("the guard process did not start")
 
     @classmethod
@@ -134,6 +134,13 @@ class GuardClient:
         self.abandon()
         self._status.close()
 
+    async def record_processes(self) -> None:
+        """Have the processes that the agent has started recorded as those that its end will kill."""
+        with contextlib.suppress(OSError, PipeStuck, TimeoutError):
+            await self._control.write(b"record\n", _GUARD_TIMEOUT)
+            async with asyncio.timeout(_GUARD_TIMEOUT):
+                await self._recorded.wait()
+
     async def stop(self, grace: float) -> int | None:
         """End the whole tree (TERM, after ``grace`` seconds KILL) and return the agent's exit code. Repeatable."""
         with contextlib.suppress(OSError, PipeStuck):
@@ -156,7 +163,7 @@ class GuardClient:
         if self.agent_pid and (self.exit_code is None or self.survivors):
             survivors = await subreaper.end_orphans(self._launch, self._start_time)
             self.survivors = [survivor.pid for survivor in survivors]
-        for event in (self._spawned, self.agent_ended, self.tree_ended):
+        for event in (self._spawned, self._recorded, self.agent_ended, self.tree_ended):
             event.set()
         _SpareGuard.ensure()
 
@@ -182,6 +189,8 @@ class GuardClient:
             case "exited":
                 self.exit_code = int(number)
                 self.agent_ended.set()
+            case "recorded":
+                self._recorded.set()
             case "left":
                 self.survivors.append(int(number))
             case "done" if isinstance(self._process, ForkedGuard):

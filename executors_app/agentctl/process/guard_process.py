@@ -282,6 +282,9 @@ class Guard:
             word, _, seconds = line.partition(b" ")
             if word == b"stop":
                 self.soft_stop(float(seconds))
+            elif word == b"record":
+                self.record_killed_processes()
+                self.tell("recorded 0")
 
     def soft_stop(self, grace: float) -> None:
         """Send TERM once, to the agent's group and to adopted children; a deadline can only move closer."""
