@@ -20,6 +20,8 @@ NETWORK: Final = "kandev-image-test"
 CONTEXT: Final = (
     *("executors_app", "frontend", "kandev", "manage.py", "requirements", "scripts/setup", "sessions_app", "templates"),
 )
+MORE_PROGRAMS: Final = "tini cksum tr awk basename dirname mktemp which"
+"""What its build and its start call, beside what the base of agentctl's image has."""
 SITE: Final = "kandev.example"
 ENVIRONMENT: Final = {
     "KANDEV_SECRET_KEY": "a key of these tests alone, that is long enough for anybody",
@@ -86,8 +88,7 @@ def containers(shared_engine: Engine) -> Iterator[ControlPlaneContainers]:
     require("tini")
     shared_engine.ensure()
     client = shared_engine.client(timeout=300)
-    more = "tini cksum tr awk basename dirname mktemp which"
-    base = machine_image.import_into(client, tag="whole", requirements="base", more_programs=more)
+    base = machine_image.import_into(client, tag="whole", requirements="base", more_programs=MORE_PROGRAMS)
     build(client, "deploy/Dockerfile", CONTEXT, TAG, BASE=base, NODE=base)
     made = ControlPlaneContainers(client)
     try:

@@ -26,7 +26,8 @@ from tests.docker.harness import DockerHarness
 from tests.executors.harness import client_of, known, observe_one, row_of, spec_for
 from tests.hostile_agent.scenario import PLANTED, AttackScenario, SandboxHarness
 
-_TIMEOUT = 60.0
+_TIMEOUT = 240.0
+"""Seconds of one action: it may start a Pod and wait for its end, while others do the same."""
 
 
 @dataclass
@@ -103,7 +104,7 @@ class Victim:
     async def use_stored_state(self) -> None:
         """Kill agentctl and do everything that the control plane does without it."""
         with suppress(Exception):  # it may have ended by itself
-            self.harness.kill(self.spec)
+            await asyncio.to_thread(self.harness.kill, self.spec)
         row = self.row
         await self.attempt(observe_one(self.harness, row))
         await self.attempt(asyncio.to_thread(self.harness.runtime.unread_journal, row, 0, ""))

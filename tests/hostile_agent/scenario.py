@@ -113,13 +113,14 @@ class AttackScenario:
                 checksums[str(path)] = _checksum(path)
         return checksums | {f"ref {line}": "" for line in run_git(common, "show-ref").splitlines()}
 
-    def check_isolation(self, spec: LaunchSpec, launched: Launched) -> None:
-        """Assert that the session changed, ran and read nothing outside itself."""
+    def check_isolation(self, spec: LaunchSpec, launched: Launched, *others: tuple[LaunchSpec, Launched]) -> None:
+        """Assert that the session changed, ran and read nothing outside itself; ``others`` are as hostile as it is."""
         assert not self.trap.canary.exists(), f"a command ran on the host: {self.trap.canary.read_text()}"
-        own = {launched.worktree_branch, *(f"refs/kandev/{kind}/{spec.session_id}" for kind in ("recovery", "turns"))}
         after = self.protected_checksums()
-        names = sorted(name for name in {*self._before, *after} if not self._is_own(name, spec, own))
-        touched = [name for name in names if self._before.get(name) != after.get(name)]
+        names = {*self._before, *after}
+        for each in ((spec, launched), *others):
+            names = {name for name in names if not self._is_own(name, *each)}
+        touched = [name for name in sorted(names) if self._before.get(name) != after.get(name)]
         assert not touched, f"files outside the session changed: {touched}"
         self._check_agent_files(spec)
         for output in self.outputs:
@@ -130,7 +131,8 @@ class AttackScenario:
             assert not written, f"the agent made the control plane write {written}"
         self._check_archive(spec)
 
-    def _is_own(self, name: str, spec: LaunchSpec, own: set[str]) -> bool:
+    def _is_own(self, name: str, spec: LaunchSpec, launched: Launched) -> bool:
+        own = {launched.worktree_branch, *(f"refs/kandev/{kind}/{spec.session_id}" for kind in ("recovery", "turns"))}
         kept = f"refs/kandev/kept/{spec.session_id}/"
         return name.startswith("ref ") and (any(name.endswith(one) for one in own) or kept in name)
 

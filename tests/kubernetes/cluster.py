@@ -34,6 +34,8 @@ NAMESPACE: Final = "kandev-sessions"
 SERVICE_ACCOUNT: Final = "kandev"
 STORAGE_CLASS: Final = "kandev-test"
 IMAGE: Final = engines.IMAGE
+_HERE: Final = "self"
+"""This process's network, for a relay."""
 _PROGRAMS: Final = ("nsenter", "unshare", "ip", "mount", "sysctl")
 
 
@@ -166,15 +168,29 @@ class Cluster:
 
     def relay(self, path: Path, *, ends_with_us: bool) -> None:
         """Make the API server reachable from this process's network, and write the administrator's kubeconfig."""
-        command = [sys.executable, "-m", "tests.kubernetes.relay", str(self.home), str(self.control_plane.pid())]
-        command += [network.CONTROL_PLANE_ADDRESS, str(network.API_PORT)]
-        started = launch(command, self.home / "relay.log", ends_with_us=ends_with_us, speaks=True)
-        assert started.stdout is not None
-        with started.stdout as output:
-            port = int(output.readline())
+        places = (_HERE, "127.0.0.1", self.control_plane.pid(), network.CONTROL_PLANE_ADDRESS)
+        port = self._start_relay(*places, network.API_PORT, ends_with_us=ends_with_us)
         pki = self.control_plane.pki
         admin = certificate_user(Pair(pki / f"{ADMIN[0]}.pem", pki / f"{ADMIN[0]}-key.pem"))
         write_kubeconfig(path, f"https://127.0.0.1:{port}", pki / "ca.pem", admin)
+
+    def publish(self, port: int) -> str:
+        """Make a port of this process's network reachable for Pods, as long as this process runs; return HOST:PORT."""
+        listens_on = network.CONTROL_PLANE_ADDRESS
+        places = (self.control_plane.pid(), listens_on, _HERE, "127.0.0.1")
+        return f"{listens_on}:{self._start_relay(*places, port, ends_with_us=True)}"
+
+    def reach(self, node: Node, address: str, port: int) -> int:
+        """Make an address that a node knows reachable from here, as long as this process runs; return a local port."""
+        return self._start_relay(_HERE, "127.0.0.1", node.pid(), address, port, ends_with_us=True)
+
+    def _start_relay(self, *places: str | int, ends_with_us: bool) -> int:
+        """Start a relay between two networks; return the port on which it listens."""
+        command = [sys.executable, "-m", "tests.kubernetes.relay", str(self.home), *map(str, places)]
+        started = launch(command, self.home / "relay.log", ends_with_us=ends_with_us, speaks=True)
+        assert started.stdout is not None
+        with started.stdout as output:
+            return int(output.readline())
 
     def join(self, directory: Path) -> Cluster:
         """Return this cluster as seen from this process's network, with kubeconfigs in ``directory``."""

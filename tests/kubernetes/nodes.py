@@ -28,6 +28,8 @@ CONTROL_GROUPS: Final = Path("/sys/fs/cgroup")
 ROOM: Final = 1 << 30
 """Bytes that may be written on a machine of the tests, by others, before a node evicts its Pods."""
 _NO_SANDBOX: Final = "io.kubernetes.docker.type=container"
+_SHARES: Final = 16 * 1024
+"""Weight of all containers of a node together, when processors are scarce; one process of this machine has 1024."""
 OOM_SAFE_RUNC: Final = Path(__file__).with_name("runc-without-oom-score")
 
 
@@ -48,6 +50,11 @@ class Node(Namespace):
         for name in ("plugins", "docker", "cni", "kubelet"):
             (self.directory / name).mkdir(exist_ok=True)
         shutil.copy(OOM_SAFE_RUNC, self.directory)
+        processors = CONTROL_GROUPS / "cpu"
+        if processors.is_dir():  # in version 1 of control groups
+            group = processors / self.control_group
+            group.mkdir(exist_ok=True)
+            (group / "cpu.shares").write_text(str(_SHARES))
 
     def stop(self) -> None:
         """End every process of the node at once, and remove the control groups that its containers leave."""

@@ -1,8 +1,9 @@
-"""Lets this process's network reach the API server of a cluster, which is in a network of its own.
+"""Lets one network reach what is in another: the API server of a cluster from here, or a server of ours from its Pods.
 
-Usage: python -m tests.kubernetes.relay DIRECTORY PID ADDRESS PORT. It listens on the loopback interface of the network
-in which it was started, enters the network of the process PID, and connects from there to ADDRESS:PORT.
-DIRECTORY is that of the cluster, by which the process is found. It prints its own port.
+Usage: python -m tests.kubernetes.relay DIRECTORY FROM LISTEN TO ADDRESS PORT. It listens on LISTEN, with any free port,
+in the network of the process FROM, and connects from the network of the process TO to ADDRESS:PORT. A process is given
+by its pid, or as *self* for whoever starts this. DIRECTORY is that of the cluster, by which the relay is found. It
+prints its own port.
 """
 
 from __future__ import annotations
@@ -13,7 +14,6 @@ import ctypes
 import os
 import socket
 import sys
-from pathlib import Path
 from typing import Final
 
 _CLONE_NEWNET: Final = 0x40000000
@@ -44,17 +44,22 @@ async def _copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> N
         writer.close()
 
 
-def main(pid: int, address: str, port: int) -> None:
-    """Listen here, and connect from the network of another process."""
-    listener = socket.create_server(("127.0.0.1", 0), backlog=100)
-    with Path(f"/proc/{pid}/ns/net").open() as network:
-        if ctypes.CDLL(None, use_errno=True).setns(network.fileno(), _CLONE_NEWNET):
-            number = ctypes.get_errno()
-            raise OSError(number, os.strerror(number))
+def main(listens_in: str, listens_on: str, connects_in: str, address: str, *, port: int) -> None:
+    """Listen in the network of one process, and connect from that of another one."""
+    networks = [os.open(f"/proc/{pid}/ns/net", os.O_RDONLY) for pid in (listens_in, connects_in)]
+    _enter(networks[0])
+    listener = socket.create_server((listens_on, 0), backlog=100)
+    _enter(networks[1])
     sys.stdout.write(f"{listener.getsockname()[1]}\n")
     sys.stdout.flush()
     asyncio.run(serve(listener, address, port))
 
 
+def _enter(network: int) -> None:
+    if ctypes.CDLL(None, use_errno=True).setns(network, _CLONE_NEWNET):
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number))
+
+
 if __name__ == "__main__":
-    main(int(sys.argv[2]), sys.argv[3], int(sys.argv[4]))
+    main(*sys.argv[2:6], port=int(sys.argv[6]))

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import pytest
 
+from executors_app.runtimes.kubernetes.runtime import RUNTIME
 from tests.executors.harness import spec_for
 from tests.hostile_agent.actions import Victim
 from tests.hostile_agent.scenario import AttackScenario
-from tests.hostile_agent.tampering import LAY_TRAP, MILD
+from tests.hostile_agent.tampering import BROKEN, LAY_TRAP, MILD
 from tests.kubernetes.cluster import NAMESPACE
 from tests.kubernetes.harness import KubernetesHarness
 from tests.kubernetes.network import API_SERVICE_ADDRESS
@@ -45,6 +47,12 @@ SECRET_FILES = (
     "/var/lib/agentctl",
     "/proc/1/environ",
 )
+SEEN_BY_OTHER_PODS: Final = (
+    "the repository is a pipe",
+    "the trees are a link to the state's folder",
+    "HEAD is a link",
+)
+"""Broken workspaces of whose files a Pod that reads the volume, or prepares it, sees other ones than the agent."""
 
 
 @pytest.fixture
@@ -56,20 +64,30 @@ def scenario(harness: KubernetesHarness, tmp_path: Path, settings: Any) -> Attac
 
 
 def test_nothing_that_an_agent_leaves_on_its_volume_reaches_anything(scenario: AttackScenario) -> None:
-    async def run_scenario() -> Victim:
+    victims = asyncio.run(_live_through(scenario, [MILD, *({name: BROKEN[name]} for name in SEEN_BY_OTHER_PODS)]))
+    sessions = [(victim.spec, victim.launched) for victim in victims]
+    for session in sessions:
+        scenario.check_isolation(*session, *sessions)
+
+
+async def _live_through(scenario: AttackScenario, tamperings: Sequence[Mapping[str, str]]) -> list[Victim]:
+    """Give each tampering a session of its own, all at once, and use them alive, dead and started again."""
+
+    async def live_through(scripts: Mapping[str, str]) -> Victim:
         victim = await Victim.start_session(scenario)
         victim.run(LAY_TRAP)
-        for name, script in MILD.items():
+        for name, script in scripts.items():
             code, output = victim.run(script, str(scenario.trap.script))
-            assert code == 0, f"{name}: {output}"
+            assert code == 0 or scripts is not MILD, f"{name}: {output}"
         await victim.use_live_agentctl()
-        await victim.use_stored_state()
+        await asyncio.to_thread(victim.harness.kill, victim.spec)
+        await victim.attempt(asyncio.to_thread(RUNTIME.left_state, victim.row, 0, ""))
+        await victim.attempt(RUNTIME.push_work(victim.row))
         if await victim.restart():
             await victim.use_live_agentctl()
         return victim
 
-    victim = asyncio.run(run_scenario())
-    scenario.check_isolation(victim.spec, victim.launched)
+    return await asyncio.gather(*map(live_through, tamperings))
 
 
 async def test_agent_has_no_credentials_of_the_cluster_or_of_another_session(harness: KubernetesHarness) -> None:

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import io
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import pytest
 
+from executors_app.agentctl_client.client import AgentctlClient
+from executors_app.repositories import workspace_store
 from executors_app.runtimes import read_left_state
 from executors_app.runtimes.kubernetes import launch, manifests, names, reading, runtime, words
 from executors_app.runtimes.kubernetes.cluster import PODS, SECRETS
 from executors_app.runtimes.kubernetes.config import KubernetesConfig
 from executors_app.runtimes.kubernetes.pod_state import Pod
+from executors_app.wire.errors import AgentctlForeign, AgentctlUnreachable, ExecutorError
 from executors_app.wire.executions import ExecutionFacts, LeftState
 from tests.kubernetes.objects import EXECUTION, SECRET, SESSION, execution_facts, launch_spec, pod_object
 from tests.kubernetes.test_volumes import ENDED, MemoryCluster
@@ -129,6 +134,31 @@ def test_all_that_a_dead_agentctl_left_is_read_through_one_pod(monkeypatch: pyte
     monkeypatch.setattr(runtime, "_config", lambda _: KubernetesConfig())
     assert read_left_state(runtime.RUNTIME, facts, 0, "") == LeftState("conversation-1", [])
     assert pods == [EXECUTION]
+
+
+@pytest.mark.parametrize("answer", [AgentctlUnreachable, AgentctlForeign])
+async def test_work_is_read_from_the_volume_if_nothing_or_another_reader_has_the_name_of_the_pod(
+    answer: type[ExecutorError], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def work(self: AgentctlClient, known: Sequence[str], into: IO[bytes]) -> dict[str, str]:
+        raise answer("agentctl rejected our token")
+
+    async def read_work(
+        config: KubernetesConfig, execution: ExecutionFacts, known: Sequence[str], into: IO[bytes]
+    ) -> dict[str, str]:
+        return {"refs/heads/work": "of the volume"}
+
+    async def receive_work(execution: ExecutionFacts, download: Callable[..., Awaitable[dict[str, str]]]) -> bool:
+        return bool(await download([], io.BytesIO()))
+
+    monkeypatch.setattr(AgentctlClient, "work", work)
+    monkeypatch.setattr(reading, "read_work", read_work)
+    monkeypatch.setattr(workspace_store, "receive_work", receive_work)
+    monkeypatch.setattr(runtime, "_config", lambda _: KubernetesConfig())
+    facts = execution_facts(
+        repository_path="/repository", worktree_path="/worktree", agentctl_url="http://10.0.0.1:8700"
+    )
+    assert await runtime.RUNTIME.push_work(facts)
 
 
 @pytest.mark.parametrize(

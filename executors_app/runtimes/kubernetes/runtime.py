@@ -29,6 +29,7 @@ from executors_app.runtimes.kubernetes.launch import launch_pod
 from executors_app.runtimes.kubernetes.observation import is_declared_lost, judge, judge_lost, list_namespace
 from executors_app.runtimes.kubernetes.reach import launch_state
 from executors_app.wire.errors import (
+    AgentctlForeign,
     AgentctlUnreachable,
     ExecutorError,
     LaunchFailed,
@@ -170,13 +171,16 @@ class Kubernetes:
         return read_fetched_state(execution, fetch, read) or LeftState()
 
     async def push_work(self, execution: ExecutionFacts) -> bool:
-        """Ask the running agentctl; if none answers, read the volume through a short-lived Pod."""
+        """Ask the running agentctl; if none answers, read the volume through a short-lived Pod.
+
+        A Pod that another read has made answers under the same name, but only to its own token.
+        """
         if not execution.repository_path or not execution.worktree_path:
             return False
         client = AgentctlClient.of(execution)
         try:
             return await workspace_store.receive_work(execution, client.work)
-        except AgentctlUnreachable:
+        except (AgentctlUnreachable, AgentctlForeign):
             config = _config(execution.config)
             return await workspace_store.receive_work(execution, partial(reading.read_work, config, execution))
 
