@@ -86,7 +86,13 @@ async def find_or_start(
     OSError.
     """
     directory.create()
-    process, found = await asyncio.to_thread(_find_or_start, directory, spec, workspace, token, extra)
+    starting = asyncio.create_task(asyncio.to_thread(_find_or_start, directory, spec, workspace, token, extra))
+    try:
+        process, found = await asyncio.shield(starting)
+    except asyncio.CancelledError:
+        # The thread goes on. Who is told that this launch is over, and ends what it has started, must find that.
+        await asyncio.wait([starting])
+        raise
     return await _wait_until_ready(directory, spec, process, found=found)
 
 

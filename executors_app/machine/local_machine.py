@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any, Final
@@ -19,7 +19,7 @@ from executors_app.machine.listeners import AgentctlListener
 from executors_app.machine.process import execution_processes, identity
 from executors_app.machine.process.execution_processes import ExecutionProcesses
 from executors_app.machine.process.identity import ProcessIdentity
-from executors_app.machine.storage import ExecutionStorage
+from executors_app.machine.storage import ExecutionStorage, StateDirectory
 from executors_app.wire import launch_tokens
 from executors_app.wire.errors import AgentctlForeign, ExecutorError, LaunchFailed
 from executors_app.wire.executions import ExecutionFacts, Launched, LaunchSpec, Observation, Observed
@@ -145,7 +145,7 @@ class LocalMachine:
         """End agentctl (TERM, then KILL) and what it has left; only processes that are proven to be its own."""
         if not self.can_manage(execution):
             return False
-        return await asyncio.to_thread(_end_process, execution)
+        return await asyncio.to_thread(_end_process, self.storage.state_directory_of(execution.id), execution)
 
     async def end_leftovers(self, execution: ExecutionFacts) -> int:
         """Kill what outlived agentctl; nothing while an agentctl of this execution lives."""
@@ -245,10 +245,19 @@ def _status_target(execution: ExecutionFacts) -> StatusTarget:
     )
 
 
-def _end_process(execution: ExecutionFacts) -> bool:
-    processes = execution_processes.find_processes(execution.id)
-    for process in processes.agentctl:
-        execution_processes.terminate_process(process, STOP_GRACE)
-    execution_processes.kill_leftovers(execution.id)
-    remaining = execution_processes.find_processes(execution.id)
-    return not remaining.agentctl and not remaining.others
+def _end_process(directory: StateDirectory, execution: ExecutionFacts) -> bool:
+    with ExitStack() as held:
+        try:
+            # An agentctl that is being forked cannot be recognised yet, and holds this lock until it can.
+            held.enter_context(directory.start_lock())
+        except OSError as error:
+            raise_if_exhausted(error)  # else there is no such directory, or it is damaged: nothing can start in it
+        except LaunchFailed as error:
+            logger.warning("execution %s: %s", execution.id, error.message)
+            return False
+        processes = execution_processes.find_processes(execution.id)
+        for process in processes.agentctl:
+            execution_processes.terminate_process(process, STOP_GRACE)
+        execution_processes.kill_leftovers(execution.id)
+        remaining = execution_processes.find_processes(execution.id)
+        return not remaining.agentctl and not remaining.others

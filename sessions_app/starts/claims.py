@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Any, Final
 
 from django.db.models import QuerySet
 from django.utils import timezone
@@ -21,6 +21,7 @@ from sessions_app.models import (
     QUEUED_FOR_CAPACITY,
     REFUSED_BY_HOST,
     Intent,
+    IntentKind,
     Lease,
     SessionTransaction,
     TaskSession,
@@ -36,10 +37,10 @@ from sessions_app.supervisor import leases
 from sessions_app.supervisor.executions import (
     SESSION_RELATED,
     launch_spec_of,
-    load_execution,
-    load_session,
 )
 
+_LOST: Final = ("stopped", "terminal_state")
+"""Why there is nothing to start if the session was stopped, maybe while a start of it was carried out."""
 AMPLE_CAPACITY = 32
 """With more free places than this, no lock is taken to count them: concurrent starts cannot use them all up."""
 
@@ -167,7 +168,9 @@ def _is_refused_here(transaction: SessionTransaction, intent_id: uuid.UUID) -> b
 def _is_executable(transaction: SessionTransaction, intent: Intent, running_launch_id: str | None) -> bool:
     """Whether the intent is open and can be carried out now; a pointless one is settled."""
     refused = _reason_pointless(transaction, intent, running_launch_id)
-    if intent.done_at is None and refused:
+    # What may have launched something stays open until that has ended (``execution._undo_lost_start``).
+    may_run = intent.claimed_generation is not None and refused in _LOST
+    if intent.done_at is None and refused and not may_run:
         settle_intent(intent.id, refused)
     if intent.done_at is not None or refused:
         return False
@@ -194,6 +197,31 @@ def _reason_pointless(transaction: SessionTransaction, intent: Intent, running_l
     if up and intent.payload.get("mode") != Mode.FRESH_START:
         return "already_running"
     return ""
+
+
+def has_lost_to_stop(session_id: uuid.UUID, intent_id: uuid.UUID) -> bool:
+    """Whether a start was claimed and is open although its session was stopped, and that stop has been carried out."""
+    if not _open_claim(intent_id).exists():
+        return False
+    with session_transaction(session_id) as transaction:
+        stops = transaction.session.intents.filter(kind__in=(IntentKind.STOP, IntentKind.CLOSE), done_at=None)
+        return _is_lost(transaction, intent_id) and not stops.exists()
+
+
+def settle_lost_start(session_id: uuid.UUID, intent_id: uuid.UUID) -> None:
+    """Settle a start that has lost to a stop, unless its session was resumed meanwhile, which uses the same start."""
+    with session_transaction(session_id) as transaction:
+        if _is_lost(transaction, intent_id):
+            settle_intent(intent_id, "stopped")
+
+
+def _is_lost(transaction: SessionTransaction, intent_id: uuid.UUID) -> bool:
+    intent = _open_claim(intent_id).first()
+    return intent is not None and _reason_pointless(transaction, intent, None) in _LOST
+
+
+def _open_claim(intent_id: uuid.UUID) -> QuerySet[Intent]:
+    return Intent.objects.filter(id=intent_id, done_at=None, claimed_generation__isnull=False)
 
 
 def _is_up(transaction: SessionTransaction) -> bool:
@@ -297,14 +325,3 @@ def write_launch(plan: StartClaim, launched: Launched) -> bool:
         )
         transaction.set_fields(**worktree)
     return is_wanted
-
-
-def launched_facts(session_id: uuid.UUID, launched: Launched) -> ExecutionFacts:
-    """Return the facts of what was just launched, with its address and state instead of the row's."""
-    session = load_session(session_id)
-    execution = load_execution(session)
-    if execution is None:
-        raise ExecutorRunning.DoesNotExist(f"session {session.id} has no execution")
-    return replace(
-        execution_facts_of(execution, session), agentctl_url=launched.url, pid=launched.pid, state=launched.state
-    )

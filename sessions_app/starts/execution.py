@@ -19,7 +19,7 @@ from executors_app.machine import crash_points
 from executors_app.plugins import runtime
 from executors_app.runtimes import SupportsSharedWorktrees
 from executors_app.wire.errors import AgentctlRefused, AgentctlUnreachable, ExecutorError, LaunchFailed, StaleGeneration
-from executors_app.wire.executions import Launched
+from executors_app.wire.executions import ExecutionFacts, Launched
 from executors_app.wire.protocol import Code
 from sessions_app.agents.services.agent_login import login_limit
 from sessions_app.kernel.rules.wording import plural
@@ -41,7 +41,7 @@ from sessions_app.starts.outcomes import (
 from sessions_app.supervisor import execution_registry, leases
 from sessions_app.supervisor.execution_registry import ExecutionRegistry
 from sessions_app.supervisor.execution_stream import ExecutionStream
-from sessions_app.supervisor.executions import SESSION_RELATED
+from sessions_app.supervisor.executions import SESSION_RELATED, load_execution_facts
 
 
 def claim_and_prepare(
@@ -90,7 +90,7 @@ async def execute_start(registry: ExecutionRegistry, session_id: uuid.UUID, inte
                 with registry.changes.urgent():
                     await _start(registry, session_id, intent_id, limit)
     except LeaseLost:
-        log.info("session %s: another supervisor carries out its start", session_id)
+        log.info("session %s: it was stopped, or another supervisor carries out its start", session_id)
     except TimeoutError:
         limit_text = f"{plural(settings.KANDEV_START_TIMEOUT, '1 second', '{:g} seconds')} (KANDEV_START_TIMEOUT)"
         message = f"The start took longer than {limit_text}. The time of a login in it is not counted."
@@ -120,6 +120,7 @@ async def _start(
         claims.claim_start, session_id, intent_id, registry.boot_id, running_launch_id=None, in_grace=in_grace
     )
     if plan is None:
+        await _undo_lost_start(registry, session_id, intent_id)
         return
     _add_login_time(limit, plan)
     registry.grace.record_start(session_id)
@@ -156,6 +157,7 @@ async def _start_on_live_agentctl(
         in_grace=registry.grace.is_exempt(live.session_id),
     )
     if claimed is None:
+        await _undo_lost_start(registry, live.session_id, intent_id)
         return
     registry.grace.record_start(live.session_id)
     plan, order = claimed
@@ -178,16 +180,41 @@ async def _launch(registry: ExecutionRegistry, plan: claims.StartClaim) -> Execu
     kept = await registry.database(claims.write_launch, plan, launched)
     crash_points.reached("supervisor.launch_written", plan.session_id)
     if not kept:
-        await _undo_launch(registry, plan, launched)
+        await _undo_lost_start(registry, plan.session_id, plan.intent_id)
         return None
     return await registry.open_stream(plan.session_id)
 
 
-async def _undo_launch(registry: ExecutionRegistry, plan: claims.StartClaim, launched: Launched) -> None:
-    """End what was launched for a session that was stopped meanwhile: a start that loses to a stop undoes itself."""
-    facts = await registry.database(claims.launched_facts, plan.session_id, launched)
-    await runtime(plan.facts.runtime).end(facts)
-    await registry.database(settle_intent, plan.intent_id, "stopped")
+async def _undo_lost_start(registry: ExecutionRegistry, session_id: uuid.UUID, intent_id: uuid.UUID) -> None:
+    """End what a start has launched that loses to a stop, then settle it; does nothing for any other start.
+
+    The stop may have looked for processes before there were any: while agentctl was launched, or after the supervisor
+    that launched it had crashed. So the start stays open until this is done.
+    """
+    if not await registry.database(claims.has_lost_to_stop, session_id, intent_id):
+        return
+    facts = await registry.database(load_execution_facts, session_id)
+    if facts is None:
+        return
+    execution_id = uuid.UUID(facts.id)
+    lease = await registry.database(leases.acquire_lease, execution_id, registry.boot_id)
+    if lease is None or not await end_execution(facts):
+        return
+    await registry.database(claims.settle_lost_start, session_id, intent_id)
+    await registry.database(leases.release_leases, registry.boot_id, execution_id)
+    registry.listener.wake_session(session_id)  # it may have been resumed meanwhile
+
+
+async def end_execution(facts: ExecutionFacts) -> bool:
+    """End what runs of an execution, also what an unfinished launch has started; return False if it may still run."""
+    if not facts.agentctl_url and not facts.host_id:
+        return True  # nothing was ever launched: the host is written before that
+    if await runtime(facts.runtime).end(facts):
+        return True
+    log.warning("session %s: not everything of its execution could be ended", facts.session_id)
+    # Without an address no launch has ended. Its place may be one that nobody can reach, which must not keep the
+    # session from being stopped.
+    return not facts.agentctl_url
 
 
 async def _open_agent(registry: ExecutionRegistry, stream: ExecutionStream, plan: claims.StartClaim) -> None:

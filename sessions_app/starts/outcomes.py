@@ -161,8 +161,7 @@ def write_start_failure(
     """
     with session_transaction(session_id, lease) as transaction:
         if transaction.session.desired_state != DesiredState.RUNNING:
-            settle_intent(intent_id, "stopped")  # a start that loses to a stop is not a failure (rule 9)
-            return
+            return  # a start that loses to a stop is not a failure (rule 9); it stays open until it is undone
         if not settle_intent(intent_id, failure.code):
             return  # the start ended a moment before our time limit
         strategy = Intent.objects.values_list("payload", flat=True).get(id=intent_id).get("strategy", "")

@@ -18,7 +18,6 @@ from django.db.models import OuterRef, Q, Subquery
 from executors_app.backoff import Backoff
 from executors_app.machine import crash_points
 from executors_app.models import ExecutorRunning
-from executors_app.plugins import runtime
 from executors_app.wire.agent_settings import REASON_LIMIT, clean_text
 from executors_app.wire.errors import AgentctlRefused, AgentctlUnreachable, ExecutorError, StaleGeneration
 from executors_app.wire.protocol import AGENT_TURN_PREFIX, Code
@@ -182,7 +181,7 @@ async def _stop_execution(registry: ExecutionRegistry, intent: Intent) -> bool:
     """Carry out a stop or a close; return False if it stays open for another try.
 
     agentctl is first requested to end itself; what then still runs is ended by the runtime, after proof that it
-    belongs to the execution.
+    belongs to the execution. What a start launches meanwhile is ended by that start.
     """
     lease = await registry.database(_acquire_lease, intent.session_id, registry.boot_id)
     if lease is None:
@@ -194,8 +193,8 @@ async def _stop_execution(registry: ExecutionRegistry, intent: Intent) -> bool:
         crash_points.reached("supervisor.stop_sent", intent.session_id)
         # Closed before the end, so that the loss of the stream requests no recheck of a session that we end ourselves.
         await registry.close_stream(intent.session_id)
-        if not await runtime(facts.runtime).end(facts):
-            log.warning("session %s: not everything of its execution could be ended", intent.session_id)
+    if facts is not None:
+        if not await execution.end_execution(facts):
             return False
         crash_points.reached("supervisor.execution_ended", intent.session_id)
     # Order matters: end, write, settle, release. Until the intent is settled, a crash makes the next lease holder

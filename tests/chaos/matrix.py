@@ -28,7 +28,6 @@ TERM_INTERVAL: Final = 3.0
 MAX_COMMAND_RUNS: Final = 60
 RETRIES: Final = 3
 """How often an unreached point is retried: of two simultaneous deaths, the first prevents the second."""
-EXIT_TIMEOUT: Final = 20.0
 ROLLED_BACK: Final = "rolled back"
 
 
@@ -267,7 +266,7 @@ def _count_reached(deployment: ChaosDeployment, directory: Path, process: str, o
 
 def _orphans(session: ChaosSession) -> list[str]:
     try:
-        eventually(lambda: not orphans(session), timeout=EXIT_TIMEOUT, describe="all its processes have ended")
+        eventually(lambda: not orphans(session), describe="all its processes have ended")
     except WaitTimeout:
         return [f"orphans: {orphans(session)} ({session.behaviour} {session.id})"]
     return []

@@ -8,11 +8,11 @@ from dataclasses import replace
 from typing import Any
 
 from executors_app.agentctl_client.client import AgentctlClient
-from executors_app.machine.process import identity, spawning
+from executors_app.machine.process import execution_processes, identity, spawning
 from executors_app.runtimes.local_standalone.runtime import RUNTIME
 from executors_app.wire.executions import ExecutionFacts, Launched, LaunchSpec, Observation
 from executors_app.wire.protocol import EXECUTION_MARKER
-from tests.waiting import PATIENCE
+from tests.waiting import PATIENCE, eventually
 
 TOKEN = "a-token-that-is-long-enough"
 
@@ -53,6 +53,20 @@ def client_of(spec: LaunchSpec, launched: Launched) -> AgentctlClient:
 
 def agentctl_of(launched: Launched) -> identity.ProcessIdentity:
     return identity.ProcessIdentity.from_json(launched.state["process"])
+
+
+def only_agentctl(execution_id: str) -> identity.ProcessIdentity:
+    """Wait until an execution has exactly one agentctl; return it.
+
+    Until a fork of agentctl executes its program, such as git, it looks like a second one.
+    """
+    found = eventually(lambda: _single_agentctl(execution_id), describe="the execution has exactly one agentctl")
+    return found[0]
+
+
+def _single_agentctl(execution_id: str) -> list[identity.ProcessIdentity]:
+    found = execution_processes.find_processes(execution_id).agentctl
+    return found if len(found) == 1 else []
 
 
 def kill(launched: Launched) -> None:

@@ -10,13 +10,14 @@ from pathlib import Path
 from executors_app.machine.process import execution_processes, identity
 from executors_app.runtimes.local_standalone.runtime import RUNTIME
 from executors_app.wire.executions import LaunchSpec
+from tests.executors.launches import only_agentctl
 from tests.services import ROOT
 
 
 @contextmanager
 def silenced(execution_id: str) -> Iterator[None]:
     """Freeze the agentctl of an execution with SIGSTOP during the block."""
-    (agentctl,) = execution_processes.find_processes(execution_id).agentctl
+    agentctl = only_agentctl(execution_id)
     identity.send_signal(agentctl, 19)
     try:
         yield

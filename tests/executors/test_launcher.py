@@ -26,7 +26,7 @@ from executors_app.machine.storage import ExecutionStorage
 from executors_app.runtimes.local_standalone.runtime import RUNTIME
 from executors_app.wire.executions import Launched, LaunchSpec
 from tests.agentctl.scripts import process_in
-from tests.executors.launches import TOKEN, agentctl_of, client_of, kill
+from tests.executors.launches import TOKEN, agentctl_of, client_of, kill, only_agentctl
 from tests.services import ROOT
 from tests.waiting import eventually_async
 
@@ -57,10 +57,6 @@ def process_of(launcher: agentctl_process._Launcher) -> ProcessIdentity:
     return launcher._process
 
 
-def agentctls(spec: LaunchSpec) -> list[ProcessIdentity]:
-    return execution_processes.find_processes(spec.execution_id).agentctl
-
-
 def named(spec: LaunchSpec, name: str) -> list[ProcessIdentity]:
     """Return the processes of an execution, except agentctl, with this command line."""
     others = execution_processes.find_processes(spec.execution_id).others
@@ -81,7 +77,7 @@ async def test_fork_looks_like_an_executed_process(launcher: agentctl_process._L
     assert found.parent != process_of(launcher).pid
     assert Path(f"/proc/{pid}/cwd").readlink() == Path("/")
     assert "Umask:\t0077" in Path(f"/proc/{pid}/status").read_text()
-    assert agentctls(spec) == [agentctl_of(launched)], "the guard is no agentctl"
+    assert only_agentctl(spec.execution_id) == agentctl_of(launched), "the guard is no agentctl"
     assert len(named(spec, GUARD)) == 1
 
 
@@ -109,7 +105,7 @@ async def test_killed_launcher_takes_no_session_with_it(
     identity.kill_all([killed], 5)
 
     assert (await client_of(spec, launched).status())["boot_id"] == launched.boot_id
-    assert agentctls(spec) == [agentctl_of(launched)]
+    assert only_agentctl(spec.execution_id) == agentctl_of(launched)
     await RUNTIME.launch(other)
     assert process_of(launcher) != killed, "another launcher has started"
     assert named(other, GUARD)
@@ -134,20 +130,20 @@ async def test_launcher_killed_during_a_start_leaves_one_agentctl(
 
     launched = await starting
 
-    assert agentctls(spec) == [agentctl_of(launched)]
+    assert only_agentctl(spec.execution_id) == agentctl_of(launched)
     assert not launched.found
     assert not named(spec, GUARD), "the guard was executed anew"
 
 
 async def test_start_whose_client_was_killed_is_found_and_not_repeated(spec: LaunchSpec, data_directory: Path) -> None:
     launcher = await asyncio.to_thread(_request_and_die, spec, data_directory)
-    assert agentctls(spec) == []
+    assert execution_processes.find_processes(spec.execution_id).agentctl == []
     identity.send_signal(launcher, signal.SIGCONT)
 
     launched = await RUNTIME.launch(spec)
 
     assert launched.found
-    assert agentctls(spec) == [agentctl_of(launched)]
+    assert only_agentctl(spec.execution_id) == agentctl_of(launched)
     await eventually_async(lambda: not identity.is_alive(launcher), describe="the launcher ends with its client")
 
 
@@ -187,7 +183,7 @@ async def test_agentctl_is_executed_where_no_launcher_runs(
 
     launched = await RUNTIME.launch(spec)
 
-    assert agentctls(spec) == [agentctl_of(launched)]
+    assert only_agentctl(spec.execution_id) == agentctl_of(launched)
     assert not named(spec, GUARD)
 
 
@@ -197,7 +193,7 @@ async def test_command_line_without_room_is_executed_and_the_next_one_forked(
     launched = await LocalMachine(ExecutionStorage(data_directory), {"LONG": "x" * 9000}).launch(spec)
     await RUNTIME.launch(other)
 
-    assert agentctls(spec) == [agentctl_of(launched)]
+    assert only_agentctl(spec.execution_id) == agentctl_of(launched)
     assert not named(spec, GUARD)
     assert named(other, GUARD)
 

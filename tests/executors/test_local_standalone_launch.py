@@ -6,19 +6,22 @@ import asyncio
 import os
 import signal
 import sys
+import threading
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from executors_app.machine import launch
+from executors_app.machine import launch, storage
 from executors_app.machine.process import execution_processes, identity
 from executors_app.machine.storage import StateDirectory, state_directory
 from executors_app.runtimes.local_standalone.runtime import RUNTIME
 from executors_app.wire.errors import LaunchFailed, RepositoryUnusable, WorkspaceGone
 from executors_app.wire.executions import Launched, LaunchSpec
-from tests.executors.launches import TOKEN, agentctl_of, client_of, kill, observe, row
+from tests.executors.launches import TOKEN, agentctl_of, client_of, kill, observe, only_agentctl, row
 from tests.services import ROOT
+from tests.waiting import PATIENCE
 
 
 async def test_launch_returns_a_live_agentctl_in_a_worktree(spec: LaunchSpec, launched: Launched) -> None:
@@ -70,7 +73,7 @@ async def test_agentctl_is_found_after_its_starter_was_killed(spec: LaunchSpec, 
     argv = [sys.executable, "-c", starter, *words]
     starting = await asyncio.create_subprocess_exec(*argv, cwd=ROOT)
     assert await starting.wait() == -signal.SIGKILL
-    (first,) = execution_processes.find_processes(spec.execution_id).agentctl
+    first = only_agentctl(spec.execution_id)
 
     launched = await RUNTIME.launch(spec)
 
@@ -81,7 +84,35 @@ async def test_agentctl_is_found_after_its_starter_was_killed(spec: LaunchSpec, 
 async def test_concurrent_launches_start_one_agentctl(spec: LaunchSpec) -> None:
     launches = await asyncio.gather(*(RUNTIME.launch(spec) for _ in range(3)))
     assert len({launched.boot_id for launched in launches}) == 1
-    assert [agentctl_of(launches[0])] == execution_processes.find_processes(spec.execution_id).agentctl
+    assert agentctl_of(launches[0]) == only_agentctl(spec.execution_id)
+
+
+async def test_cancelled_launch_is_over_when_nothing_can_start_any_more(
+    spec: LaunchSpec, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun, may_start = threading.Event(), threading.Event()
+    start = launch._start
+
+    def start_late(*words: Any) -> Any:
+        begun.set()
+        assert may_start.wait(PATIENCE)
+        return start(*words)
+
+    monkeypatch.setattr(launch, "_start", start_late)
+    launching = asyncio.create_task(RUNTIME.launch(spec))
+    assert await asyncio.to_thread(begun.wait, PATIENCE)
+    launching.cancel()
+    with monkeypatch.context() as impatient:
+        impatient.setattr(storage, "_LOCK_TIMEOUT", 0)
+        assert not await RUNTIME.end(row(spec)), "what is being started cannot be found yet"
+    assert not launching.done()
+
+    may_start.set()
+    with pytest.raises(asyncio.CancelledError):
+        await launching
+    assert only_agentctl(spec.execution_id)
+    assert await RUNTIME.end(row(spec))
+    assert execution_processes.find_processes(spec.execution_id) == execution_processes.ExecutionProcesses()
 
 
 async def test_dead_agentctl_is_restarted_in_the_same_worktree(spec: LaunchSpec, launched: Launched) -> None:

@@ -9,12 +9,12 @@ import subprocess
 
 import pytest
 
-from executors_app.machine.process import execution_processes
 from executors_app.runtimes.remote.runtime import Remote
 from executors_app.wire.errors import AgentctlUnreachable
 from executors_app.wire.executions import Launched, LaunchSpec, Observed
 from tests.drills.session_steps import wait_for_first_turn, wait_until_talking
 from tests.executors.harness import client_of, known, observe_one, row_of, start_agent
+from tests.executors.launches import only_agentctl
 from tests.remote.deployment import RemoteDeployment
 from tests.remote.harness import RemoteHarness
 from tests.waiting import eventually, eventually_async
@@ -32,7 +32,7 @@ async def test_instances_outlive_the_daemon_and_are_found_again(
 
     gone = await observe_one(harness, row_of(harness, spec, launched))
     assert (gone.observed, gone.reason) == (Observed.UNKNOWN, "refused")
-    assert len(execution_processes.find_processes(spec.execution_id).agentctl) == 1
+    assert only_agentctl(spec.execution_id)
 
     harness.machine.start()
     harness.runtime = Remote()
@@ -72,7 +72,7 @@ async def test_launch_interrupted_by_host_death_is_finished_once(harness: Remote
     await asyncio.to_thread(harness.machine.start)
     made = await launching
     assert (await observe_one(harness, row_of(harness, spec, made))).observed is Observed.ALIVE
-    assert len(execution_processes.find_processes(spec.execution_id).agentctl) == 1
+    assert only_agentctl(spec.execution_id)
 
 
 def test_second_daemon_on_the_same_root_exits(harness: RemoteHarness) -> None:

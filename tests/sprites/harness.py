@@ -9,10 +9,11 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from executors_app.machine.process import execution_processes, identity
+from executors_app.machine.process import identity
 from executors_app.runtimes.sprites.organisation import sprite_name
 from executors_app.runtimes.sprites.runtime import RUNTIME
 from executors_app.wire.executions import LaunchSpec
+from tests.executors.launches import only_agentctl
 from tests.executors.repositories import run_git
 from tests.services import ROOT
 from tests.sprites.fake_api import FakeSpritesApi
@@ -41,7 +42,7 @@ class SpritesHarness:
     @contextmanager
     def silence(self, spec: LaunchSpec) -> Iterator[None]:
         """Freeze agentctl with SIGSTOP during the block."""
-        (agentctl,) = execution_processes.find_processes(spec.execution_id).agentctl
+        agentctl = only_agentctl(spec.execution_id)
         identity.send_signal(agentctl, signal.SIGSTOP)
         try:
             yield

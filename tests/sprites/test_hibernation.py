@@ -5,9 +5,10 @@ from __future__ import annotations
 import shutil
 import signal
 
-from executors_app.machine.process import execution_processes, identity
+from executors_app.machine.process import identity
 from executors_app.wire.executions import Observed, WorkspaceState
 from tests.executors.harness import client_of, known, observe_one, row_of, seen, spec_for, start_agent
+from tests.executors.launches import only_agentctl
 from tests.sprites.harness import SpritesHarness
 from tests.waiting import eventually_async
 
@@ -81,7 +82,7 @@ async def test_cold_sprite_gets_deleted_worktree_back_before_its_service(
 async def test_agentctl_that_dies_alone_is_restarted_by_its_sprite(harness: SpritesHarness) -> None:
     spec = spec_for(harness)
     launched = await harness.runtime.launch(spec)
-    (agentctl,) = execution_processes.find_processes(spec.execution_id).agentctl
+    agentctl = only_agentctl(spec.execution_id)
     identity.send_signal(agentctl, signal.SIGKILL)
 
     async def is_back() -> bool:

@@ -10,10 +10,11 @@ from pathlib import Path
 import pytest
 
 from executors_app.machine.git.recovery_snapshots import session_recovery_ref
-from executors_app.machine.process import execution_processes, identity
+from executors_app.machine.process import identity
 from tests.drills.deployment import Deployment, Session
 from tests.drills.restart_drills import RestartDrills, SecondSweepDrill
 from tests.drills.session_steps import start_idle_session, wait_for_first_turn, wait_until_talking
+from tests.executors.launches import only_agentctl
 from tests.executors.repositories import run_git
 from tests.sprites.deployment import SpritesDeployment, SpriteSession
 from tests.sprites.fake_api import FakeSpritesApi
@@ -60,7 +61,7 @@ def test_sprite_restarts_killed_agentctl_and_agent_resumes(
     session.wait_for("RUNNING")
     wait_until_talking(session)
     deployment.kill_server()
-    (agentctl,) = execution_processes.find_processes(session.execution_id).agentctl
+    agentctl = only_agentctl(session.execution_id)
     identity.send_signal(agentctl, signal.SIGKILL)
     deployment.serve()
 
@@ -68,7 +69,7 @@ def test_sprite_restarts_killed_agentctl_and_agent_resumes(
     session.wait_for("WAITING_FOR_INPUT")
     assert [one["state"] for one in session.prompts()] == ["done", "interrupted"]
     assert session.names().count("session.run.interrupted") == 1
-    assert len(execution_processes.find_processes(session.execution_id).agentctl) == 1
+    assert only_agentctl(session.execution_id)
 
 
 def test_cold_sprite_of_an_idle_agent_resumes_on_next_prompt(

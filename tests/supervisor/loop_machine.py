@@ -154,6 +154,7 @@ class World:
             held_lease=held.lease if held else None,
         )
         if plan is None:
+            self._undo_lost_start(key, order)
             return
         wanted = self.row(key)
         assert wanted.desired_state == "running"
@@ -176,7 +177,7 @@ class World:
             "worktree_branch": "b",
         }
         if not claims.write_launch(plan, Launched(url="http://127.0.0.1:9", pid=1, boot_id="b", **runtime)):
-            settle_intent(plan.intent_id, "stopped")
+            self._undo_lost_start(key, plan.intent_id)
             return
         order = agent_start.prepare_agent_start(plan, plan.lease, found=None)
         if order is None:
@@ -185,6 +186,11 @@ class World:
         if agent_start.write_agent_started(plan, plan.lease, order, ANSWER, known):
             self.alive[key] = str(plan.intent_id)
             self._attach(key)
+
+    def _undo_lost_start(self, key: uuid.UUID, order: uuid.UUID) -> None:
+        if claims.has_lost_to_stop(key, order):
+            self.kill_agent(key)
+            claims.settle_lost_start(key, order)
 
     def _stop(self, key: uuid.UUID, order: Intent) -> None:
         if order.kind in (IntentKind.STOP, IntentKind.CLOSE):
