@@ -29,7 +29,7 @@ OWN_NETWORK: Final = "TEST_OWN_NETWORK"
 DATABASE_FIXTURES: Final = frozenset({"db", "transactional_db", "deployment", "shared"})
 """Tests with one of these fixtures use a database; other tests declare it with the marker ``database``."""
 SQLITE_ONLY_MARKERS: Final = frozenset({"any_database", "embedded", "browser", "docker", "real_agent"})
-"""Markers of tests that are about SQLite itself, or that are slow and do the same on every database."""
+"""Markers of tests that are about SQLite itself, or that do the same on every database (see CONTRIBUTING.md)."""
 
 
 def _isolate() -> None:
@@ -83,7 +83,7 @@ def pytest_sessionstart(session: pytest.Session) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Deselect tests for another database; on PostgreSQL also those that use none, or are slow and the same on both."""
+    """Deselect tests for another database; on PostgreSQL also those that use none, or do the same on both."""
     is_selected = _uses_database if config.option.database == "postgresql" else _runs_on_sqlite
     selected = [item for item in items if is_selected(item)]
     kept = set(selected)

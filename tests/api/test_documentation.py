@@ -15,6 +15,8 @@ from rest_framework.test import APIClient
 from sessions_app.api import urls
 from tests.services import ROOT
 
+pytestmark = pytest.mark.any_database
+
 
 @pytest.fixture(scope="module")
 def committed() -> Any:

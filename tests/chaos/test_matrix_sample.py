@@ -79,7 +79,7 @@ def test_no_kill_loses_or_repeats_anything(chaos_deployment: ChaosDeployment, na
     assert not group.unreached(outcome)
 
 
-@pytest.mark.database
+@pytest.mark.any_database
 def test_false_load_claim_is_detected_although_the_answer_was_lost(
     chaos_deployment: ChaosDeployment, tmp_path: Path
 ) -> None:

@@ -153,7 +153,7 @@ class TestBackUp:
         assert "could not be recorded" not in copied.stderr
         assert [path.name for path in found.rglob("*") if path.stat().st_mode & 0o077] == []
 
-    @pytest.mark.database
+    @pytest.mark.any_database
     def test_backup_holds_no_secret_key_and_says_what_to_keep(self, deployment: Deployment) -> None:
         key = (deployment.data / "secret-key").read_text().strip()
         copied = run_script(deployment, "back-up", str(deployment.home / "copies"))
@@ -162,7 +162,7 @@ class TestBackUp:
         for path in Path(copied.stdout.strip()).rglob("*"):
             assert path.is_dir() or key.encode() not in path.read_bytes(), path
 
-    @pytest.mark.database
+    @pytest.mark.any_database
     def test_backup_without_the_secret_key_is_not_restored(self, deployment: Deployment) -> None:
         copied = run_script(deployment, "back-up", str(deployment.home / "copies"))
         kept = (deployment.data / "secret-key").rename(deployment.home / "kept")
@@ -172,7 +172,7 @@ class TestBackUp:
         given = run_script(deployment, "restore", copied.stdout.strip(), KANDEV_SECRET_KEY_FILE=str(kept))
         assert given.returncode == 0, given.stderr
 
-    @pytest.mark.database
+    @pytest.mark.any_database
     def test_backup_encrypts_secrets_to_the_operators_key(
         self, deployment: Deployment, operator_key: dict[str, str]
     ) -> None:
@@ -194,7 +194,7 @@ class TestBackUp:
         assert (deployment.data / "secret-key").read_text() == key
         assert (deployment.data / "hosts" / "build").read_text() == "token of a host"
 
-    @pytest.mark.database
+    @pytest.mark.any_database
     def test_backup_has_what_the_data_directory_only_links_to(
         self, deployment: Deployment, operator_key: dict[str, str]
     ) -> None:
@@ -219,7 +219,7 @@ class TestBackUp:
         assert restored.returncode == 0, restored.stderr
         assert key.read_text() == content
 
-    @pytest.mark.database
+    @pytest.mark.any_database
     def test_backup_is_incomplete_if_its_secrets_cannot_be_encrypted(self, deployment: Deployment) -> None:
         services.require("gpg")
         copied = run_script(
@@ -228,7 +228,7 @@ class TestBackUp:
         assert copied.returncode
         assert not list((deployment.home / "copies").rglob("complete"))
 
-    @pytest.mark.database
+    @pytest.mark.any_database
     def test_unfinished_backup_is_not_restored(self, deployment: Deployment) -> None:
         copied = run_script(deployment, "back-up", str(deployment.home / "copies"))
         (Path(copied.stdout.strip()) / "complete").unlink()
@@ -238,7 +238,7 @@ class TestBackUp:
         assert "is not a complete copy" in refused.stderr
         assert deployment.rows("SELECT id FROM repositories") == before
 
-    @pytest.mark.database
+    @pytest.mark.any_database
     def test_copy_with_a_link_is_not_restored(self, deployment: Deployment) -> None:
         copied = run_script(deployment, "back-up", str(deployment.home / "copies"))
         sessions = Path(copied.stdout.strip()) / "sessions"
@@ -248,6 +248,7 @@ class TestBackUp:
         assert refused.returncode == 2
         assert "sessions/link is neither a file nor a directory" in refused.stderr
 
+    @pytest.mark.any_database
     @pytest.mark.parametrize(
         ("name", "kind", "size", "reason"),
         [

@@ -11,6 +11,8 @@ import shutil
 import subprocess
 from typing import Any, ClassVar
 
+import pytest
+
 from executors_app.machine.git.recovery_snapshots import session_recovery_ref
 from tests.drills.deployment import MANAGE, Deployment, Session
 from tests.drills.session_steps import start_idle_session, wait_for_first_turn, wait_until_talking
@@ -40,6 +42,7 @@ class RestartDrills:
         subprocess.run([*git, "worktree", "prune"], check=True)
         subprocess.run([*git, "branch", "-qD", lost["worktree_branch"]], check=True)
 
+    @pytest.mark.any_database
     def test_drill_a_agent_in_mid_turn_survives_a_control_plane_crash(self, deployment: Deployment) -> None:
         deployment.serve()
         session = deployment.start_session("work 8\nask")
@@ -100,6 +103,7 @@ class RestartDrills:
             describe="the agent knows the word",
         )
 
+    @pytest.mark.any_database
     def test_drill_c_workspace_of_an_agent_without_resume_stays_open(self, deployment: Deployment) -> None:
         deployment.serve()
         session = deployment.start_session("write kept.txt hello", {"supports_session_resume": False})
@@ -117,6 +121,7 @@ class RestartDrills:
         assert "kept.txt" in names
         assert session.status()["resume_reason"] == "not_resumable"
 
+    @pytest.mark.any_database
     def test_drill_d_missing_worktree_is_reported_and_others_recover(self, deployment: Deployment) -> None:
         deployment.serve()
         gone = deployment.start_session("remember one")
@@ -147,6 +152,7 @@ class RestartDrills:
 class SecondSweepDrill:
     """A second sweep changes nothing."""
 
+    @pytest.mark.any_database
     def test_second_sweep_starts_writes_and_announces_nothing(self, deployment: Deployment) -> None:
         deployment.serve()
         living, dead = start_idle_session(deployment), start_idle_session(deployment)
@@ -185,6 +191,7 @@ class ConcurrentSweepsDrill:
 class StoppedSessionDrill:
     """A restart does not start a session that its user stopped."""
 
+    @pytest.mark.any_database
     def test_stopped_session_stays_stopped_over_a_restart_until_prompted(self, deployment: Deployment) -> None:
         deployment.serve()
         session = start_idle_session(deployment)

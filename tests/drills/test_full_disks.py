@@ -54,6 +54,7 @@ def _python() -> str:
     return str(ROOT / ".venv" / "bin" / "python")
 
 
+@pytest.mark.any_database
 def test_full_disk_of_agentctl_stops_the_turn_until_space_is_free(deployment: Deployment) -> None:
     with small_disk(deployment.data / "agentctl", 8) as disk:
         deployment.serve()

@@ -39,6 +39,7 @@ def check_caught_up(session: Session) -> None:
     eventually(lambda: "session.run.completed" in session.names(), timeout=60, describe="the event log has caught up")
 
 
+@pytest.mark.any_database
 def test_updates_sent_while_the_control_plane_is_down_all_arrive(deployment: Deployment) -> None:
     session = start_chatty_session(deployment)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from tests.drills import chatty_agent
 from tests.drills.deployment import ROOT, Deployment
 from tests.waiting import eventually
@@ -10,6 +12,7 @@ LIMIT = 200_000
 UPDATES = 5_000
 
 
+@pytest.mark.any_database
 def test_limited_turn_ends_and_counts_what_is_missing_across_restarts(deployment: Deployment) -> None:
     deployment.env["KANDEV_TURN_OUTPUT_LIMIT"] = str(LIMIT)
     profile = {"agent_type": "custom_acp", "command": chatty_agent.command(), "env": {"PYTHONPATH": str(ROOT)}}

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import signal
 
+import pytest
+
 from tests.drills.deployment import Deployment
 from tests.drills.restart_drills import ConcurrentSweepsDrill, SecondSweepDrill, StoppedSessionDrill, log_rows
 from tests.drills.session_steps import start_idle_session
@@ -14,6 +16,7 @@ class TestSweepsOnThisMachine(SecondSweepDrill, ConcurrentSweepsDrill, StoppedSe
     """Drills of sweeps on the runtime ``local_standalone``."""
 
 
+@pytest.mark.any_database
 def test_recovery_command_waits_until_the_log_has_everything(deployment: Deployment) -> None:
     deployment.serve()
     session = start_idle_session(deployment)
@@ -38,6 +41,7 @@ def test_sweep_beside_a_running_server_leaves_the_work_to_it(deployment: Deploym
     assert session.lasting_pids() == processes
 
 
+@pytest.mark.any_database
 def test_sigterm_stops_the_control_plane_and_no_agent(deployment: Deployment) -> None:
     deployment.serve()
     session = start_idle_session(deployment)

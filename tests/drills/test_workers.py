@@ -15,7 +15,7 @@ from tests.drills.process_groups import descendants, has_ended
 from tests.preloaded import PreloadedProcess
 from tests.waiting import eventually
 
-pytestmark = pytest.mark.database
+pytestmark = pytest.mark.any_database
 QUEUE = "from django_q.tasks import async_task; async_task('time.sleep', {})"
 
 

@@ -149,6 +149,7 @@ def check(drill: Drill) -> None:
     assert {one["desired_state"] for one in drill.deployment.rows("SELECT * FROM task_sessions")} == {"stopped"}
 
 
+@pytest.mark.any_database
 def test_run_killed_with_all_its_agents_in_mid_loop_ends_correctly(deployment: Deployment) -> None:
     deployment.serve()
     drill = Drill(deployment, looping("remember walrus\nwork 2"))

@@ -196,6 +196,7 @@ def _raise() -> None:
     raise RuntimeError
 
 
+@pytest.mark.any_database
 @pytest.mark.django_db(transaction=True)
 def test_supervisor_log_is_json_with_actors_and_without_secrets(tmp_path: Path) -> None:
     session = running_session(execution={"owner": "dead", "lease_expires_at": LATE})

@@ -17,6 +17,8 @@ from tests.pages.world import World, path_of
 from tests.services import BUNDLES, ROOT, require
 from tests.source_files import source_files
 
+pytestmark = pytest.mark.any_database
+
 SOURCES = ROOT / "frontend" / "static" / "kandev"
 USED = re.compile(r"{% page_assets \"([a-z_]+)\" %}")
 LINKED = re.compile(r'<(?:link rel="stylesheet" href|script type="module" src)="/static/([^"]+)"')

@@ -11,6 +11,8 @@ from sessions_app.pages.views.help_pages import HELP_PICTURES, glossary_sections
 from sessions_app.sessions.rules.situation_facts import STATE_LABELS
 from tests.pages.world import World
 
+pytestmark = pytest.mark.any_database
+
 
 def test_every_state_label_is_explained(ada: Client, world: World) -> None:
     html = ada.get("/help/").text

@@ -220,10 +220,12 @@ def test_help_lists_the_flags(capsys: pytest.CaptureFixture[str]) -> None:
         assert flag in out
 
 
+@pytest.mark.any_database
 def test_invalid_argument_exits_with_status_two(tmp_path: Path) -> None:
     assert "'-1' is not a positive number" in refusal_of(environment(tmp_path / "data"), "--wait", "-1")
 
 
+@pytest.mark.any_database
 def test_unreachable_database_prints_one_line(tmp_path: Path) -> None:
     env = environment(tmp_path / "data", KANDEV_DATABASE_URL="postgres://127.0.0.1:1/x")
     assert refusal_of(env).startswith("CommandError: the database cannot be reached: ")
@@ -242,6 +244,7 @@ def test_unmigrated_database_is_not_served(tmp_path: Path) -> None:
     assert done.stderr == "CommandError: the database has unapplied migrations; run manage.py migrate first\n"
 
 
+@pytest.mark.any_database
 def test_file_that_is_no_database_prints_one_line_and_stays_unchanged(tmp_path: Path) -> None:
     tmp_path.chmod(0o700)
     (tmp_path / "kandev.sqlite3").write_bytes(b"this is no database at all, and long enough to be sure of it" * 20)
@@ -252,6 +255,7 @@ def test_file_that_is_no_database_prints_one_line_and_stays_unchanged(tmp_path: 
     assert files(tmp_path) == before
 
 
+@pytest.mark.any_database
 def test_missing_migrations_print_one_line_and_are_not_run(tmp_path: Path) -> None:
     path = tmp_path / "old.sqlite3"
     with sqlite3.connect(path) as made:
@@ -266,6 +270,7 @@ def test_missing_migrations_print_one_line_and_are_not_run(tmp_path: Path) -> No
     seen.close()
 
 
+@pytest.mark.any_database
 def test_missing_database_is_not_created(tmp_path: Path) -> None:
     env = environment(tmp_path / "data")
     del env["KANDEV_DATABASE_URL"]
@@ -273,6 +278,7 @@ def test_missing_database_is_not_created(tmp_path: Path) -> None:
     assert files(tmp_path / "data") == {}
 
 
+@pytest.mark.any_database
 @pytest.mark.parametrize(
     ("name", "value", "text"),
     [

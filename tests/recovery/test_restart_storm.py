@@ -55,6 +55,7 @@ def counts(url: str) -> dict[str, Any]:
     return document
 
 
+@pytest.mark.any_database
 def test_all_sessions_start_a_few_at_a_time_and_report_their_place(url: str, tmp_path: Path) -> None:
     create_lost_sessions(MANY)
     most, places = 0, []

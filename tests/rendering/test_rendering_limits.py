@@ -140,6 +140,7 @@ def test_cost_of_other_messages_is_bounded(role: str, session: TaskSession) -> N
     measure_growth(show, lambda size: "\u202e\x1b[" * (size // 3)).assert_bounded()
 
 
+@pytest.mark.any_database
 def test_cost_of_a_page_of_hostile_messages_is_bounded(session: TaskSession, world: World) -> None:
     client = Client()
     client.force_login(world.ada)
@@ -154,6 +155,7 @@ def test_cost_of_a_page_of_hostile_messages_is_bounded(session: TaskSession, wor
     growth.assert_within(PAGE_LIMITS.cpu_seconds + 1.5)
 
 
+@pytest.mark.any_database
 def test_cost_of_a_queued_prompt_is_bounded(session: TaskSession, world: World) -> None:
     client = Client()
     client.force_login(world.ada)
@@ -340,6 +342,7 @@ def test_large_permission_can_be_rejected(session: TaskSession, ada: Client) -> 
     assert len(page) < 1_500_000
 
 
+@pytest.mark.any_database
 def test_cost_of_a_permission_card_is_bounded(session: TaskSession, world: World) -> None:
     client = Client()
     client.force_login(world.ada)

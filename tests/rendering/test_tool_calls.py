@@ -15,6 +15,8 @@ from sessions_app.kernel.rules.rebuild import SessionRebuild
 from sessions_app.rendering.operations.tool_calls import IMAGE_LIMIT
 from tests.pages.world import World, asks, ingest_lines, path_of
 
+pytestmark = pytest.mark.any_database
+
 PNG = base64.b64encode(b"\x89PNG\r\n\x1a\n" + bytes(40)).decode()
 
 

@@ -32,6 +32,7 @@ def restored(tmp_path: Path) -> Iterator[RestoredDeployment]:
         made.close()
 
 
+@pytest.mark.any_database
 def test_frozen_agentctl_runs_its_own_code_and_finds_its_dependencies(agentctl: FrozenAgentctl) -> None:
     assert not agentctl.location().startswith(str(ROOT))
     assert {"aiohttp", "orjson"} <= agentctl.dependencies().keys()
@@ -61,6 +62,7 @@ def test_session_of_the_release_is_read_and_resumed_after_the_upgrade(restored: 
     assert session.receipts()[-1]["kind"] in ("resumed", "loaded")
 
 
+@pytest.mark.any_database
 def test_agentctl_of_the_release_is_reattached_and_prompted(
     restored: RestoredDeployment, agentctl: FrozenAgentctl
 ) -> None:

@@ -158,6 +158,7 @@ def answer_to(deployment: Deployment, *pieces: bytes) -> bytes:
         return b"".join(iter(lambda: line.recv(65_536), b""))
 
 
+@pytest.mark.any_database
 def test_running_server_enforces_these_limits(deployment: Deployment) -> None:
     response = answer_to(deployment, HEAD + b"Content-Length: 1000000000000\r\n\r\n")
     head, _, body = response.partition(b"\r\n\r\n")
@@ -172,6 +173,7 @@ def test_running_server_enforces_these_limits(deployment: Deployment) -> None:
     assert re.search(rb"(?i)\r\nlocation: /login/", moved)
 
 
+@pytest.mark.any_database
 def test_oversized_request_head_is_rejected(deployment: Deployment) -> None:
     large = HEAD + b"X-Large: " + b"x" * 20_000 + b"\r\n"
     assert answer_to(deployment, large) == b"", "a request line of that length gets no answer"
@@ -180,6 +182,7 @@ def test_oversized_request_head_is_rejected(deployment: Deployment) -> None:
     assert deployment.is_ready()
 
 
+@pytest.mark.any_database
 def test_hundreds_of_idle_connections_lock_nobody_out(deployment: Deployment) -> None:
     host, port = deployment.url.removeprefix("http://").split(":")
     with ExitStack() as lines:

@@ -17,6 +17,8 @@ from kandev.log_format import LoginSecretFilter
 from sessions_app.accounts.models import LoginLink
 from tests.pages.world import World
 
+pytestmark = pytest.mark.any_database
+
 
 @pytest.fixture(autouse=True)
 def _forget_failures() -> None:

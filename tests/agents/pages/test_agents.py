@@ -18,6 +18,8 @@ from sessions_app.agents.views.agents import SUGGESTED_TYPES
 from sessions_app.models import ReportedAgent
 from tests.pages.world import World
 
+pytestmark = pytest.mark.any_database
+
 NOVEMBER: Final = datetime(2026, 11, 3, 9, tzinfo=UTC)
 
 

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from datetime import timedelta
 
+import pytest
 from django.test import Client
 from django.utils import timezone
 
 from executors_app.models import AgentProfile
 from sessions_app.models import BackgroundWork, TaskSession
 from tests.pages.world import World, first_prompt, ingest_lines, path_of
+
+pytestmark = pytest.mark.any_database
 
 SINCE = "2026-01-31T12:00:00+00:00"
 

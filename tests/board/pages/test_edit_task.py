@@ -15,6 +15,8 @@ from sessions_app.models import Repository, Task
 from tests.pages.world import World
 from tests.supervisor.rows import make_session
 
+pytestmark = pytest.mark.any_database
+
 
 def save(browser: Client, task: Task, **values: Any) -> Any:
     shown = {"title": task.title, "description": task.description, "version": text_version(task)}

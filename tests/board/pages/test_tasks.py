@@ -17,6 +17,8 @@ from sessions_app.board.views import tasks as task_page
 from sessions_app.models import Task, TaskSession
 from tests.pages.world import World, path_of
 
+pytestmark = pytest.mark.any_database
+
 
 @pytest.fixture(autouse=True)
 def _short_pages(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -20,7 +20,7 @@ from tests.executors.repositories import make_repository, run_git
 from tests.pages.world import World
 from tests.supervisor.rows import fresh
 
-pytestmark = pytest.mark.django_db
+pytestmark = [pytest.mark.django_db, pytest.mark.any_database]
 
 LIST = "/settings/repositories/"
 

@@ -16,6 +16,8 @@ from sessions_app.accounts.models import TeamRole
 from sessions_app.models import Supervisor, TaskSession
 from tests.pages.world import World, path_of
 
+pytestmark = pytest.mark.any_database
+
 
 def test_page_without_executors_says_so(ada: Client, world: World) -> None:
     Executor.objects.all().delete()

@@ -15,6 +15,8 @@ from sessions_app.models import TaskSession
 from tests.pages.world import World, asks, ingest_lines, path_of
 from tests.permissions.pages.test_question_forms import FORM, ask
 
+pytestmark = pytest.mark.any_database
+
 OPTIONS = [
     {"option_id": kind, "name": f"name of {kind}", "kind": kind}
     for kind in ("allow_always", "reject_always", "allow_once", "reject_once")

@@ -11,6 +11,8 @@ from sessions_app.stream.rules.tool_calls import REVIEW_LIMIT
 from tests.attention.reading import as_read
 from tests.pages.world import World, asks, ingest_lines, path_of
 
+pytestmark = pytest.mark.any_database
+
 DANGER = "rm -rf the-end"
 LONG = f"echo {'a' * 25_000} ; {DANGER}"
 BIG = "".join(f"line {number:05d} {'x' * 38}\n" for number in range(3000))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
+import pytest
 from django.contrib.auth.models import User
 from django.test import Client
 
@@ -13,6 +14,8 @@ from sessions_app.accounts.models import TeamRole
 from sessions_app.models import TaskSession
 from sessions_app.permissions.services import undelivered_content
 from tests.pages.world import World, ingest_lines, path_of
+
+pytestmark = pytest.mark.any_database
 
 COLORS = [{"const": color, "title": color.title(), "description": f"a {color} one"} for color in ("red", "blue")]
 FIELDS: dict[str, Any] = {

@@ -17,6 +17,8 @@ from sessions_app.waits.services import open_wait
 from tests.attention.reading import as_read
 from tests.pages.world import World, asks, ingest_lines, path_of
 
+pytestmark = pytest.mark.any_database
+
 
 def page(client: Client, session: TaskSession) -> str:
     return str(client.get(path_of(session)).text)

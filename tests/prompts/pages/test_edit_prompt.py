@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
+import pytest
 from django.test import Client
 
 from sessions_app.models import Prompt, TaskSession, session_transaction
@@ -12,6 +13,8 @@ from sessions_app.prompts import delivery
 from sessions_app.prompts import services as prompts
 from sessions_app.sessions.views import session_page
 from tests.pages.world import World, path_of
+
+pytestmark = pytest.mark.any_database
 
 
 def queue(world: World, *message_ids: str, **values: Any) -> TaskSession:

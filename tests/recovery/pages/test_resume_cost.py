@@ -19,7 +19,7 @@ from executors_app.models import ExecutorRunning
 from sessions_app.models import Supervisor, TaskSession
 from tests.pages.world import World, path_of
 
-pytestmark = pytest.mark.django_db
+pytestmark = [pytest.mark.django_db, pytest.mark.any_database]
 CONTEXT = {"context_used": 62_310, "context_size": 200_000}
 
 

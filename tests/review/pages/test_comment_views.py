@@ -10,7 +10,7 @@ import pytest
 from sessions_app.models import Prompt, ReviewComment, TaskSession
 from tests.pages.world import path_of
 
-pytestmark = pytest.mark.database
+pytestmark = pytest.mark.any_database
 
 
 def post(client: Any, session: TaskSession, **values: Any) -> str:

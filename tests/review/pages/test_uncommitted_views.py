@@ -15,7 +15,7 @@ from tests.executors.repositories import run_git
 from tests.pages.world import path_of
 from tests.workspace.served import Place
 
-pytestmark = pytest.mark.database
+pytestmark = pytest.mark.any_database
 
 
 def get(client: Any, session: TaskSession, tail: str) -> str:

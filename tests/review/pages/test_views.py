@@ -16,7 +16,7 @@ from tests.executors.repositories import run_git
 from tests.pages.world import World, path_of
 from tests.workspace.served import Place
 
-pytestmark = pytest.mark.database
+pytestmark = pytest.mark.any_database
 
 
 def page_of(client: Any, session: TaskSession, query: str = "") -> str:

@@ -16,6 +16,8 @@ from sessions_app.sessions.services.status import load_run_states
 from sessions_app.turns.models import newest_run
 from tests.pages.world import World, asks, ingest_lines
 
+pytestmark = pytest.mark.any_database
+
 
 def asking(world: World) -> TaskSession:
     session = world.running_session()

@@ -14,6 +14,8 @@ from tests.pages.world import World, asks, ingest_lines
 from tests.permissions.pages.test_question_forms import FORM, ask
 from tests.sessions.pages.test_sessions import page
 
+pytestmark = pytest.mark.any_database
+
 
 def bar(html: str) -> str:
     """Return the line as a reader sees it, without the title."""

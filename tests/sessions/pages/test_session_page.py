@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+import pytest
 from django.test import Client
 from django.utils import timezone
 
@@ -11,6 +12,8 @@ from executors_app.models import ExecutorRunning
 from sessions_app.models import Supervisor, TaskSession
 from tests.pages.world import World, path_of
 from tests.sessions.pages.test_sessions import page
+
+pytestmark = pytest.mark.any_database
 
 SILENCE = "No messages yet"
 

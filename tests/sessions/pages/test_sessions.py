@@ -20,6 +20,8 @@ from sessions_app.sessions.rules.situation_facts import HEADLINES, Code
 from sessions_app.sessions.rules.situation_texts import CHOOSE_HOW_TO_CONTINUE
 from tests.pages.world import World, first_prompt, ingest_lines, path_of
 
+pytestmark = pytest.mark.any_database
+
 
 def page(client: Client, session: TaskSession) -> str:
     return client.get(path_of(session)).text

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import html
 
+import pytest
 from django.test import Client
 
 from sessions_app.models import Prompt, TaskSession
 from tests.pages.world import NOON, World, first_prompt, ingest_lines, path_of
+
+pytestmark = pytest.mark.any_database
 
 
 def working_alone(world: World) -> TaskSession:

@@ -16,6 +16,8 @@ from sessions_app.waits import services as waits
 from tests.api.world import client_of
 from tests.pages.world import World, path_of
 
+pytestmark = pytest.mark.any_database
+
 SCRIPT = {"Accept": "application/json"}
 FORM = {"reason": "The build of main", "kind": "build", "expires": "3600"}
 

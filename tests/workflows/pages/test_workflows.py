@@ -20,7 +20,7 @@ from sessions_app.workflows.services.workflows import save_workflow
 from tests.pages.world import World, path_of
 from tests.workflows.pages.workflow_rows import PLAIN, TEXT, looped_run, make_run, make_workflow, ran
 
-pytestmark = pytest.mark.django_db
+pytestmark = [pytest.mark.django_db, pytest.mark.any_database]
 
 
 def message_of(answer: Any) -> str:

@@ -10,7 +10,7 @@ from executors_app.models import AgentProfile, Executor
 from sessions_app.models import TaskSession
 from tests.pages.world import World
 
-pytestmark = [pytest.mark.django_db, pytest.mark.database]
+pytestmark = [pytest.mark.django_db, pytest.mark.any_database]
 BUTTON = "New session in this worktree"
 
 
