@@ -1,8 +1,9 @@
 """Python processes of Kandev that start without importing the libraries, which takes two seconds of CPU time each.
 
 ``PreloadedProcess`` is for long-lived processes, ``run`` for commands. They are real processes with their own pid,
-memory and files, forked from one that has imported the libraries but nothing of Kandev, whose modules depend on the
-environment. What identifies a process by its command line or initial environment needs ``subprocess``.
+memory and files, forked from one that has imported the libraries, and of Kandev what does not depend on the
+environment; a program with its own copy of Kandev imports that. What identifies a process by its command line or
+initial environment needs ``subprocess``.
 """
 
 from __future__ import annotations

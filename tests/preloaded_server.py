@@ -1,4 +1,4 @@
-"""A server that forks a process for each request of ``tests.preloaded``; Kandev's libraries are already imported."""
+"""A server that forks a process for each request of ``tests.preloaded``; most imports are already done."""
 
 from __future__ import annotations
 
@@ -28,6 +28,18 @@ LIBRARIES: Final = (
     *("pydantic.json_schema", "pydantic.types", "rest_framework.serializers"),
 )
 """Modules that import nearly everything else. None may open a file, start a thread or read Django's settings."""
+OURS: Final = (
+    *("sessions_app.events", "sessions_app.workflows.loader.client", "sessions_app.rendering.operations"),
+    *("sessions_app.sessions.rules.session_status", "sessions_app.recovery.rules.recovery"),
+    *("sessions_app.portable.reader", "sessions_app.workflows.engine.transitions"),
+    *("executors_app.repositories.saved_branch", "executors_app.repositories.remotes", "executors_app.cleanup"),
+)
+"""Modules of Kandev that import most of those that work without Django's settings; rules, events, patterns.
+
+What they are does not depend on the environment, so that it is the same before a process has its own.
+"""
+PACKAGES: Final = ("sessions_app", "executors_app")
+ROOT: Final = Path(__file__).resolve().parents[1]
 LOADS_THE_REST: Final = "sessions_app.management.preloading"
 NEVER: Final = 86_400.0
 """Seconds after their start when the processes load the rest of Kandev: that takes each two seconds of CPU time."""
@@ -37,7 +49,7 @@ HIGHEST: Final = 1000
 
 def main(number: int) -> None:
     """Serve the socket with this descriptor until its other end closes; a forked process runs its program."""
-    for name in LIBRARIES:
+    for name in (*LIBRARIES, *OURS):
         importlib.import_module(name)
     if threading.active_count() > 1:
         raise RuntimeError(f"a library has started a thread: {threading.enumerate()}")
@@ -121,6 +133,12 @@ class WithoutTheRest(MetaPathFinder):
         return spec
 
 
+def forget_our_modules() -> None:
+    """Let a program that has its own copy of Kandev import that copy."""
+    for name in [name for name in sys.modules if name.partition(".")[0] in PACKAGES]:
+        del sys.modules[name]
+
+
 def run_program(arguments: list[str], env: dict[str, str], cwd: str) -> None:
     """Run a script, ``-m MODULE`` or ``-c CODE`` as the interpreter would."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -133,6 +151,8 @@ def run_program(arguments: list[str], env: dict[str, str], cwd: str) -> None:
     sys.meta_path.insert(0, WithoutTheRest())
     first, *rest = arguments
     sys.path[0] = str(Path(first).resolve().parent) if first not in {"-m", "-c"} else cwd
+    if Path(sys.path[0]) != ROOT:
+        forget_our_modules()
     if "PYTHONPATH" in env:
         sys.path[1:1] = env["PYTHONPATH"].split(os.pathsep)
     if first == "-m":

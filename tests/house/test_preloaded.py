@@ -5,15 +5,32 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from tests import preloaded
-from tests.preloaded import PreloadedProcess
+from tests.preloaded import ROOT, PreloadedProcess
 
 OPEN_FILES = "import os; print(sorted(os.listdir('/proc/self/fd')))"
-OUR_MODULES = "import sys; print([name for name in sys.modules if name.startswith('kandev')])"
+UNREAD_SETTINGS = "import sys; from django.conf import settings; print(settings.configured, 'kandev' in sys.modules)"
+RECORDED_READS = """
+import importlib, os
+from tests.preloaded_server import LIBRARIES, OURS
+for name in LIBRARIES:
+    importlib.import_module(name)
+reads = []
+class Recording(type(os.environ)):
+    def __getitem__(self, name):
+        reads.append(name)
+        return super().__getitem__(name)
+os.environ.__class__ = Recording
+umask = os.umask(0o22)
+for name in OURS:
+    importlib.import_module(name)
+print([name for name in reads if name.startswith(("KANDEV", "DJANGO"))], os.umask(umask) == 0o22)
+"""
 LOADS_LATE = "from sessions_app.management import preloading; print(preloading.AFTER > 3600)"
 WAITS = ["-c", "import sys; print('ready', flush=True); sys.stdin.read()"]
 
@@ -29,7 +46,7 @@ WAITS = ["-c", "import sys; print('ready', flush=True); sys.stdin.read()"]
         pytest.param(["-c", "import atexit; atexit.register(print, 'end')"], 0, "end\n", "", id="exit handlers"),
         pytest.param(["-c", "import os; print(sorted(os.environ))"], 0, "['ONLY']\n", "", id="environment"),
         pytest.param(["-c", OPEN_FILES], 0, "['0', '1', '2', '3']\n", "", id="files"),
-        pytest.param(["-c", OUR_MODULES], 0, "[]\n", "", id="no module of ours"),
+        pytest.param(["-c", UNREAD_SETTINGS], 0, "False False\n", "", id="settings"),
         pytest.param(["-c", LOADS_LATE], 0, "True\n", "", id="the rest is not loaded"),
         pytest.param(["-c", "import os; os.kill(os.getpid(), 9)"], -9, "", "", id="killed"),
     ],
@@ -37,6 +54,20 @@ WAITS = ["-c", "import sys; print('ready', flush=True); sys.stdin.read()"]
 def test_program_runs_as_in_a_new_interpreter(arguments: list[str], status: int, stdout: str, stderr: str) -> None:
     done = preloaded.run(arguments, env={"ONLY": "this"})
     assert (done.returncode, done.stdout, done.stderr) == (status, stdout, stderr)
+
+
+def test_our_modules_that_are_imported_first_do_not_depend_on_the_environment() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", RECORDED_READS], capture_output=True, text=True, timeout=120, cwd=ROOT, check=True
+    )
+    assert done.stdout == "[] True\n"
+
+
+def test_program_uses_its_own_copy_of_our_code(tmp_path: Path) -> None:
+    (tmp_path / "sessions_app").mkdir()
+    (tmp_path / "sessions_app/__init__.py").write_text("OWN = True\n")
+    done = preloaded.run(["-c", "import sessions_app; print(sessions_app.OWN)"], env={}, cwd=tmp_path)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "True\n", "")
 
 
 def test_program_receives_signals_and_input() -> None:
