@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from django.urls import path, re_path
-from drf_spectacular.views import SpectacularAPIView, SpectacularSwaggerSplitView
+from drf_spectacular.views import SpectacularSwaggerSplitView
 from rest_framework.permissions import IsAuthenticated
 
 from sessions_app.accounts import urls as accounts
 from sessions_app.agents import urls as agents
 from sessions_app.api.errors import NotFoundView
-from sessions_app.api.views import VersionView
+from sessions_app.api.views import SchemaView, VersionView
 from sessions_app.attention import urls as attention
 from sessions_app.background import urls as background
 from sessions_app.board import urls as board
@@ -57,7 +57,7 @@ urlpatterns = [
     *workflows.api_urlpatterns,
     *workspace.api_urlpatterns,
     path("version/", VersionView.as_view()),
-    path("schema/", SpectacularAPIView.as_view(permission_classes=[IsAuthenticated]), name="api-schema"),
+    path("schema/", SchemaView.as_view(), name="api-schema"),
     # All files of this page are served from this origin, and nothing is inline.
     path(
         "docs/",

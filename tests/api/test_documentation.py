@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from django.core.management import call_command
 from rest_framework.test import APIClient
 
 from sessions_app.api import urls
+from sessions_app.api.views import SchemaView
 from tests.services import ROOT
 
 pytestmark = pytest.mark.any_database
@@ -42,10 +44,26 @@ def test_every_operation_documents_its_error_format(committed: Any) -> None:
             assert refused == {"$ref": "#/components/schemas/Problem"}, (method, path)
 
 
-def test_schema_is_served(api: APIClient, committed: Any) -> None:
-    served = api.get("/api/v1/schema/")
+@pytest.mark.parametrize(
+    ("accepted", "media_type", "name"),
+    [
+        ("*/*", "application/vnd.oai.openapi; charset=utf-8", "Kandev.yaml"),
+        ("application/json", "application/json", "Kandev.json"),
+    ],
+)
+def test_schema_is_served(api: APIClient, committed: Any, accepted: str, media_type: str, name: str) -> None:
+    served = api.get("/api/v1/schema/", headers={"accept": accepted})
     assert served.status_code == 200
-    assert yaml.safe_load(served.content)["paths"].keys() == committed["paths"].keys()
+    assert served["Content-Type"] == media_type
+    assert served["Content-Disposition"] == f'inline; filename="{name}"'
+    load = json.loads if name.endswith(".json") else yaml.safe_load
+    assert load(served.content)["paths"].keys() == committed["paths"].keys()
+
+
+def test_schema_is_generated_once_for_all_requests(api: APIClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = api.get("/api/v1/schema/?format=json")
+    monkeypatch.delattr(SchemaView.generator_class, "get_schema")
+    assert api.get("/api/v1/schema/?format=json").content == first.content
 
 
 def test_page_has_no_inline_code_and_no_external_sources(api: APIClient) -> None:
