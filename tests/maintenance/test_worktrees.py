@@ -435,7 +435,7 @@ def bytes_below(folder: Path) -> int:
 
 
 def test_done_sessions_leave_little_beside_the_database(data: Path, repository: Path, settings: Any) -> None:
-    """200 sessions; four share each worktree, as those of a workflow do, because nothing at all is left of one."""
+    """Forty sessions; four share each worktree, as those of a workflow do, because nothing at all is left of one."""
     session, made = done_session(data, repository)
     (made.path / "large").write_bytes(os.urandom(400_000))
     run_git(made.path, "add", "large")
@@ -443,7 +443,7 @@ def test_done_sessions_leave_little_beside_the_database(data: Path, repository: 
     tip = run_git(made.path, "rev-parse", "HEAD")
     leave_state(session)
     branches = []
-    for number in range(1, 200):
+    for number in range(1, 40):
         owner, (session, copy) = session, closed_and_done(data, repository)
         leave_state(session)
         if number % 4:
@@ -453,16 +453,16 @@ def test_done_sessions_leave_little_beside_the_database(data: Path, repository: 
             branches.append(f"create refs/heads/{copy.branch} {tip}\n")
     (repository / "branches").write_text("".join(branches))
     run_git(repository, "update-ref", "--stdin", stdin=repository / "branches")
-    assert bytes_below(data) > 200 * 1_000_000
+    assert bytes_below(data) > 40 * 1_000_000
 
-    assert run_chore("journals").removed == 200
-    assert run_chore("worktrees").removed == 50
+    assert run_chore("journals").removed == 40
+    assert run_chore("worktrees").removed == 10
     empty_trash(settings)
 
-    assert RemovedWorktree.objects.exclude(removed_at=None).count() == 50
+    assert RemovedWorktree.objects.exclude(removed_at=None).count() == 10
     for folder in (data / "worktrees", data / "trash", repository / ".git" / "worktrees"):
         assert not folder.exists() or [path.name for path in folder.iterdir() if path.is_dir()] == []
-    assert bytes_below(data) < 200 * 50_000
+    assert bytes_below(data) < 40 * 50_000
 
 
 def test_place_that_was_taken_meanwhile_is_not_made_a_worktree(data: Path, repository: Path, settings: Any) -> None:
