@@ -53,8 +53,9 @@ _ALL: Final = (
     Behaviour("slow_start"),
 )
 BEHAVIOURS: Final = {each.name: each for each in _ALL}
-DRILLED: Final = frozenset({"leaves_processes", "works_alone"})
-"""Behaviours of drills of their own in ``tests/drills``, which kill Kandev's processes at the moments that matter."""
+DRILLED: Final = frozenset({"leaves_processes", "works_alone", "ignores_end_of_input"})
+"""Behaviours with tests of their own: in ``tests/drills``, which kill Kandev's processes at the moments that matter,
+or, for an agent that does not end with its input, in ``tests/agents``."""
 
 REQUIRED_STAGE: Final = {
     **dict.fromkeys(("supervisor.agent_started", "supervisor.agent_start_written"), "agent"),
