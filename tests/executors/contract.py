@@ -12,6 +12,7 @@ from typing import Any, ClassVar
 
 import pytest
 
+from executors_app.runtimes import read_left_state
 from executors_app.wire.errors import AgentctlForeign, RepositoryUnusable, WorkspaceGone
 from executors_app.wire.executions import Observation, Observed, WorkspaceState
 from tests.executors.harness import (
@@ -240,14 +241,13 @@ class RuntimeContract:
         harness.kill(spec)
         later, facts = type(harness.runtime)(), row_of(harness, spec, launched)
 
-        lines = later.unread_journal(facts, 0, "")
-        assert [line["seq"] for line in lines] == list(range(1, live["last_seq"] + 1))
-        assert list(later.unread_journal(facts, live["last_seq"], live["epoch"])) == []
-        token = later.resume_token(facts)
-        assert token == started["resume_token"]
+        left = await asyncio.to_thread(read_left_state, later, facts, 0, "")
+        assert [line["seq"] for line in left.lines] == list(range(1, live["last_seq"] + 1))
+        assert left.resume_token == started["resume_token"]
+        assert list(await asyncio.to_thread(later.unread_journal, facts, live["last_seq"], live["epoch"])) == []
 
         assert await later.end_leftovers(facts) == 0
         again = await later.launch(known(spec, launched))
-        outcome = await start_agent(harness, spec, again, "second", token)
+        outcome = await start_agent(harness, spec, again, "second", left.resume_token)
         assert outcome["outcome"] in ("loaded", "resumed")
         assert (await client_of(spec, again).status())["journal"]["epoch"] == live["epoch"]
