@@ -347,7 +347,7 @@ PARTS: Mapping[str, Part] = {
     "workspace": lambda world, sizes: workspaces.of_a_repository(world.home, sizes.repository, min(sizes.rounds, 3)),
     "review": lambda world, sizes: reviews.of_a_branch(world.home, sizes.changed, min(sizes.rounds, 5)),
     "storm": lambda world, sizes: storms.of_many(world, sizes.storm, sizes.storm_agents, limited=sizes.limited),
-    "screen": lambda world, sizes: screens.of_a_fast_agent(world, sizes.work, limited=sizes.limited),
+    "screen": lambda world, sizes: screens.of_a_fast_agent(world, sizes.work, sizes.rounds, limited=sizes.limited),
     "talking": lambda world, sizes: talking.of_many(world, sizes.talkers, 4 * sizes.work, limited=sizes.limited),
     "terminal": lambda world, sizes: terminals.of_a_shell(
         world, sizes.megabytes, sizes.samples, sizes.rounds, limited=sizes.limited

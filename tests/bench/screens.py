@@ -36,6 +36,7 @@ RATE = 200
 BUDGETS = (("p50", 0.5, 0.015, 24.0), ("p95", 0.95, 0.03, 24.0))
 """Name and share of each quantile, its budget in seconds, and its limit as a multiple of the bare programs."""
 ROUNDS = 3
+"""The most rounds: each needs a new agent."""
 WATCH = """(selector) => {
   window.seen = {};
   const look = () => {
@@ -56,21 +57,21 @@ BARE = """(url) => new Promise((opened, failed) => {
 })"""
 
 
-def of_a_fast_agent(world: World, seconds: float, *, limited: bool) -> list[Figure]:
+def of_a_fast_agent(world: World, seconds: float, rounds: int, *, limited: bool) -> list[Figure]:
     """Measure an agent with ``RATE`` ticks per second on an open session page, beside bare programs and a page."""
     with real_browser() as browser, serving("kandev.asgi:application") as port:
         page = Visit(browser, f"http://127.0.0.1:{port}", cookie_of(world)).page
-        rounds = [
+        measured = [
             (
                 _beside_agent(world, page, seconds),
                 _beside_bare_chain(browser.new_page(), world.home / f"chain-{number}", seconds),
             )
-            for number in range(ROUNDS)
+            for number in range(min(rounds, ROUNDS))
         ]
     figures = []
     for name, share, budget, limit in BUDGETS:
         row = f"agent to screen, {RATE} a second, {name}"
-        waited, floor = (min(quantile(one, share) for one in delays) for delays in zip(*rounds, strict=True))
+        waited, floor = (min(quantile(one, share) for one in delays) for delays in zip(*measured, strict=True))
         figures.append(
             Figure(row, waited, f"bare programs for the same steps, {name}", floor, limit=limit if limited else None)
         )
@@ -91,7 +92,9 @@ def _beside_agent(world: World, page: Page, seconds: float) -> list[float]:
         page.evaluate(WATCH, "#messages")
         prompts.queue_prompt(session.id, "fast", f"work {seconds:g} at {RATE}", world.user)
         eventually(lambda: session.runs.filter(state="completed").exists(), timeout=60, describe="the turn has ended")
-        return _delays(_seen(page, seconds), _sent_times(ExecutorRunning.objects.get(session=session)))
+        seen = _seen(page, seconds)
+        page.goto("about:blank")  # the page of a deleted session would load itself again when the next one is opened
+        return _delays(seen, _sent_times(ExecutorRunning.objects.get(session=session)))
 
 
 @contextmanager

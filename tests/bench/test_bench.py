@@ -20,8 +20,10 @@ def has(*services: str) -> bool:
 
 
 GROUPS: Final[Mapping[str, Sequence[str]]] = {
-    "sweeps": ("sweep", "sweep-kept", "sweep-troubled", "sweep-losses", "restart", "dbos", "jupyterhub", "tmux"),
-    "clusters": ("pods",),
+    "sweeps": (
+        *("sweep", "sweep-kept", "sweep-troubled", "sweep-losses", "restart"),
+        *("dbos", "jupyterhub", "tmux", "pods"),
+    ),
     "events": ("journal", "ingest", "flooding", "queries", "catching-up", "catching-up-pg", "latency"),
     "processes": ("memory", "idle", "launch", "dense", "death", "storm"),
     "agents": ("resume", *TOKEN_PARTS),
@@ -41,8 +43,6 @@ ROWS: Final[Mapping[str, Sequence[str]]] = {
         *(("restart, 1 attached again",) if has("tmux") else ()),
         "the same, 2 refuse, 1 hang",
         "sweep that writes 3 losses",
-    ),
-    "clusters": (
         *(
             (
                 "session in a Pod, stand-in: start",
