@@ -71,10 +71,12 @@ class Backoff:
 class PeerBackoff:
     """Back-off for each of many peers, by URL.
 
-    Kept in this process's memory: losing it costs one needless attempt for each peer.
+    ``first`` and ``longest``: seconds of the shortest and of the longest delay. Kept in this process's memory: losing
+    it costs one needless attempt for each peer.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, first: float = PEER_INITIAL_DELAY, longest: float = PEER_MAX_DELAY) -> None:
+        self._first, self._longest = first, longest
         self._failed: dict[str, tuple[int, float, str]] = {}
         """By peer: failures in a row, when it may be tried again (monotonic), and the last reason."""
 
@@ -88,7 +90,7 @@ class PeerBackoff:
     def record_failure(self, peer: str, reason: str) -> None:
         """Start the peer's next delay."""
         failures = self._failed.get(peer, (0, 0.0, ""))[0] + 1
-        self._failed[peer] = (failures, time.monotonic() + jittered_delay(failures), reason)
+        self._failed[peer] = (failures, time.monotonic() + jittered_delay(failures, self._first, self._longest), reason)
 
     def reset(self, peer: str) -> None:
         """Forget the failures of a peer that has answered."""

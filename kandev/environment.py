@@ -7,7 +7,7 @@ import logging
 import os
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import Field, dataclass, field, fields
-from ipaddress import IPv4Network, IPv6Network, ip_network
+from ipaddress import IPv4Network, IPv6Network, ip_address, ip_network
 from pathlib import Path
 from typing import Any, Final, TypeVar
 from urllib.parse import urlsplit
@@ -71,6 +71,22 @@ def _paths(value: str) -> tuple[Path, ...]:
 def _names(value: str) -> tuple[str, ...]:
     """Names, separated by commas."""
     return tuple(part.strip() for part in value.split(",") if part.strip())
+
+
+def _host_names(value: str) -> tuple[str, ...]:
+    """Names, separated by commas."""
+    return tuple(map(_in_brackets, _names(value)))
+
+
+def _in_brackets(name: str) -> str:
+    """Return a host name as browsers send it: an IPv6 address, which a Pod knows as plain digits, in brackets."""
+    try:
+        address = ip_address(name)
+    except ValueError:
+        return name
+    if address.version == 6:
+        return f"[{name}]"
+    return name
 
 
 def _seconds(value: str) -> float:
@@ -188,8 +204,8 @@ class Environment:
     """Earlier secret keys, which still verify and decrypt existing data."""
     metrics_token: str = _entry(_text, secret=True)
     """Bearer token for `/metrics`."""
-    allowed_hosts: tuple[str, ...] = _entry(_names)
-    """Host names that requests may use. Serving beyond the loopback requires this and a secret key."""
+    allowed_hosts: tuple[str, ...] = _entry(_host_names)
+    """Host names and addresses that requests may use. Serving beyond the loopback requires this and a secret key."""
     trusted_origins: tuple[str, ...] = _entry(_names)
     """Origins of the pages, such as ``https://kandev.example``. If all use https, cookies require https."""
     trusted_proxies: tuple[IPv4Network | IPv6Network, ...] = _entry(_networks, "127.0.0.0/8,::1")

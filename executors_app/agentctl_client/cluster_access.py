@@ -87,6 +87,23 @@ async def open_cluster_client(address: ClusterAddress) -> AsyncIterator[ApiClien
             await _close_connections(client)
 
 
+async def add_credentials(client: ApiClient, headers: dict[str, str]) -> None:
+    """Add the header that authenticates a request; raises RuntimeUnavailable if the credentials cannot be renewed.
+
+    Inside of a cluster, the token is read again from its file when it is a minute old.
+    """
+    try:
+        await client.update_params_for_auth(headers, [], ["BearerToken"], "", "", None)
+    except Exception as error:  # a hook of the library raises whatever a missing file brings about
+        if is_exhausted(error):
+            raise _no_credentials(ClusterAddress(), error) from error
+        raise RuntimeUnavailable(
+            "The credentials of the cluster cannot be renewed. Inside of a cluster, check that the Pods of Kandev have "
+            "a service account whose token is mounted (automountServiceAccountToken).",
+            for_staff=type(error).__name__,
+        ) from _shown(error)
+
+
 def _client(address: ClusterAddress, configuration: Configuration) -> ApiClient:
     """Return a client; only here are the certificates of a configuration read."""
     from kubernetes.aio.client import ApiClient  # noqa: PLC0415 - costs a second and 45 MB

@@ -8,7 +8,7 @@ again after a crash at any point, because names and paths follow from the ids.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Collection, Coroutine, Hashable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Hashable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Protocol, TypeVar, runtime_checkable
 
@@ -17,6 +17,7 @@ from executors_app.wire.executions import (
     ExitEvent,
     Launched,
     LaunchSpec,
+    LaunchWait,
     LeftState,
     Observation,
     Orphan,
@@ -80,7 +81,7 @@ class SupportsOrphans(Protocol):
     """Optional: a runtime that can list and remove what it started but no row needs."""
 
     async def orphans(self, known: Collection[str], configs: Collection[Mapping[str, Any]]) -> list[Orphan]:
-        """List what has this deployment's labels, but an execution id that is not in ``known``.
+        """List what has this deployment's labels, but belongs to nothing in ``known``: ids of executions and sessions.
 
         ``configs`` are the settings of this runtime's executors. Raises RuntimeUnavailable.
         """
@@ -126,6 +127,19 @@ class SupportsLostPlaces(Protocol):
 
     async def place_answers(self, config: Mapping[str, Any], place: str) -> bool:
         """Whether the place answers that executions have recorded; raises RuntimeUnavailable if none does."""
+        ...
+
+
+ReportWait = Callable[[LaunchWait], None]
+"""Is told what a launch waits for, as often as it is seen; it returns at once."""
+
+
+@runtime_checkable
+class SupportsLaunchReports(Protocol):
+    """Optional: a runtime whose launches may wait for others, and say for what."""
+
+    async def launch_reporting(self, spec: LaunchSpec, report: ReportWait) -> Launched:
+        """Do what ``launch`` does, and raise what it raises; tell ``report`` what it waits for."""
         ...
 
 

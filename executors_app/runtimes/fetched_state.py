@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import shutil
 import tarfile
 import tempfile
 from collections.abc import Callable, Coroutine
@@ -18,6 +17,8 @@ from executors_app.wire.executions import ExecutionFacts
 T = TypeVar("T")
 
 _MOST_FILES: Final = 10_000
+_LONGEST: Final = 1 << 40
+_PART: Final = 1 << 20
 _FILES: Final = re.compile(
     rf"token\.json|journal/(?:{journal_files.ASIDE}/[0-9A-Za-z_-]{{1,64}}/)?(?:{journal_files.META_FILE}|\d{{20}}\.jsonl)"
 )
@@ -40,19 +41,32 @@ def read_fetched_state(
 def unpack_state(packed: IO[bytes], into: Path) -> None:
     """Write only plain files with names that agentctl uses; the first of each name counts.
 
-    An agent may have written the archive. Raises tarfile.TarError, ValueError or OSError.
+    An agent may have written the archive. Only the headers of single files are read, each of 512 bytes: those of long
+    names, further attributes and sparse files could claim any size, and agentctl's files need none. Raises
+    tarfile.TarError, ValueError or OSError.
     """
-    # "r:" reads no compressed archive, which could unfold to any size.
-    with tarfile.open(fileobj=packed, mode="r:") as archive:
-        for number, entry in enumerate(archive):
-            if number == _MOST_FILES:
-                raise ValueError(f"it contains more than {_MOST_FILES} files")
-            # A sparse file could claim a size far beyond the bytes that were sent.
-            if not entry.isreg() or entry.issparse() or not _FILES.fullmatch(entry.name):
-                continue
-            source, target = archive.extractfile(entry), into / entry.name
-            if source is None or target.exists():
-                continue
-            target.parent.mkdir(parents=True, exist_ok=True)
-            with target.open("wb") as file:
-                shutil.copyfileobj(source, file)
+    for number in range(_MOST_FILES + 1):
+        header = packed.read(tarfile.BLOCKSIZE)
+        if not header.strip(b"\0"):
+            return
+        if number == _MOST_FILES:
+            raise ValueError(f"it contains more than {_MOST_FILES} files")
+        entry = tarfile.TarInfo.frombuf(header, tarfile.ENCODING, "surrogateescape")
+        if not 0 <= entry.size < _LONGEST:
+            raise ValueError("a file has no valid size")
+        start = packed.tell()
+        if entry.type in (tarfile.REGTYPE, tarfile.AREGTYPE) and _FILES.fullmatch(entry.name):
+            _write(packed, entry.size, into / entry.name)
+        packed.seek(start + -(-entry.size // tarfile.BLOCKSIZE) * tarfile.BLOCKSIZE)
+
+
+def _write(packed: IO[bytes], size: int, target: Path) -> None:
+    if target.exists():
+        return
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with target.open("wb") as file:
+        while size and (part := packed.read(min(size, _PART))):
+            file.write(part)
+            size -= len(part)
+    if size:
+        raise ValueError("it is incomplete")

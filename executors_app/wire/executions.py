@@ -181,6 +181,20 @@ class Orphan:
     status: str
     is_helper: bool = False
     """Whether it is a short-lived container that a kill left behind; its execution's row may still exist."""
+    owner_ids: tuple[str, ...] = ()
+    """Sessions or executions that its name names, where labels alone could be changed."""
+
+
+@dataclass(frozen=True, slots=True)
+class LaunchWait:
+    """What a launch that is under way waits for, such as for a cluster that has no room."""
+
+    code: str
+    """A stable code, such as ``pod_unschedulable``."""
+    text: str
+    """A sentence for users."""
+    is_obstacle: bool = True
+    """Whether something is missing; False for a step that always takes a moment."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from sessions_app.kernel.rules.states import (
     SessionState,
     WorkState,
 )
-from sessions_app.recovery.rules.recovery import OTHER_HOST, SweepFacts
+from sessions_app.recovery.rules.recovery import LEFT_UNREAD, OTHER_HOST, SweepFacts
 from sessions_app.recovery.rules.resumability import Assessment, Policy, ResumeFacts, assess
 
 NOW = datetime(2026, 1, 1, 12, 0, tzinfo=UTC)
@@ -125,6 +125,7 @@ EXAMPLES = (
     _example("asleep", DEAD, **_ASLEEP),
     _example("start_under_way", DEAD, start_in_flight=True, started_at=NOW, executor_status=ExecutorStatus.STARTING),
     _example("unknown_stopped", UNKNOWN, executor_status=ExecutorStatus.STOPPED),
+    _example("unread_unwanted", Observation.unknown(LEFT_UNREAD), desired_state=DesiredState.STOPPED),
     _example("unknown_boot", UNKNOWN),
     _example("unknown_again", UNKNOWN, boot=False, unknown_before=True),
     _example("unknown_first", UNKNOWN, boot=False),

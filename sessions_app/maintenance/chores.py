@@ -13,7 +13,6 @@ from typing import Any, Final
 
 from django.conf import settings
 from django.contrib.sessions.models import Session as WebSession
-from django.core.exceptions import ValidationError
 from django.db import connection, transaction
 from django.db.models import Exists, OuterRef, Q
 from django.utils import timezone
@@ -260,7 +259,8 @@ def find_orphans(runtime: str, place: SupportsOrphans) -> OrphanReport:
 
     A runtime without executors is searched too; if it does not answer, that is not reported.
     """
-    known = frozenset(str(pk) for pk in ExecutorRunning.objects.values_list("pk", flat=True))
+    rows = ExecutorRunning.objects.values_list("pk", "session_id")
+    known = frozenset(str(one) for row in rows for one in row)
     sources = sources_of(runtime) or [OrphanSource("", [])]
     report = OrphanReport()
     for source, answer in zip(sources, asyncio.run(_search_all(place, known, sources)), strict=True):
@@ -268,7 +268,7 @@ def find_orphans(runtime: str, place: SupportsOrphans) -> OrphanReport:
             report.silent |= {source.name: answer} if source.name else {}
             continue
         # Two executors may share an engine or host. What was launched during the search has its row by now.
-        new = [one for one in answer if one.id not in report.sources and (one.is_helper or not _is_known_session(one))]
+        new = [one for one in answer if one.id not in report.sources and (one.is_helper or not _has_row(one))]
         report.found += new
         report.sources |= {one.id: source for one in new}
     return report
@@ -293,11 +293,17 @@ async def _search(place: SupportsOrphans, known: frozenset[str], source: OrphanS
         return f"Its answer is not valid ({type(error).__name__})."
 
 
-def _is_known_session(one: Orphan) -> bool:
+def _has_row(one: Orphan) -> bool:
+    ids = [known for known in (one.execution_id, *one.owner_ids) if _is_id(known)]
+    return ExecutorRunning.objects.filter(Q(pk__in=ids) | Q(session_id__in=ids)).exists()
+
+
+def _is_id(text: str) -> bool:
     try:
-        return ExecutorRunning.objects.filter(pk=one.execution_id).exists()
-    except ValidationError:  # the mark is not a valid id
+        uuid.UUID(text)
+    except ValueError:
         return False
+    return True
 
 
 def report_orphans(work: ChoreRun) -> None:

@@ -20,6 +20,7 @@ from sessions_app.sessions.rules.situation_facts import (
     SituationFacts,
     humanize_code,
 )
+from sessions_app.starts.rules.restart_rules import WaitReason
 
 TASK_STATE_LABELS: Final[Mapping[str, Label]] = {
     TaskState.TODO: Label(COLUMN_NAMES[TaskState.TODO], "off"),
@@ -231,7 +232,7 @@ def agent_label(facts: SituationFacts) -> Label:
     if facts.agent_running:
         return Label("Running", "good")
     if facts.is_starting and facts.has_agent and not facts.opens_workspace:
-        if facts.start_reason:
+        if facts.start_reason not in ("", WaitReason.LAUNCH):
             return LABELS[Code.START_QUEUE]
         return LABELS[Code.STARTING]
     return Label("Not running", "off")

@@ -31,6 +31,7 @@ from sessions_app.starts import agent_start, claims
 from sessions_app.starts.admission import load_executor_id
 from sessions_app.starts.agent_start import AgentStartRequest
 from sessions_app.starts.claims import StartClaim
+from sessions_app.starts.launch_waits import launch_reporting
 from sessions_app.starts.outcomes import (
     StartFailure,
     is_last_start_attempt,
@@ -174,7 +175,7 @@ async def _launch(registry: ExecutionRegistry, plan: claims.StartClaim) -> Execu
     # Before the launch: processes of an earlier agentctl must not work in the same worktree as the next agent.
     if plan.leftovers:
         await place.end_leftovers(plan.facts)
-    launched: Launched = await place.launch(plan.spec)
+    launched: Launched = await launch_reporting(registry, plan, place)
     crash_points.reached("supervisor.launched", plan.session_id)
     # Written before the stream opens: from here on every supervisor can find this agentctl.
     kept = await registry.database(claims.write_launch, plan, launched)

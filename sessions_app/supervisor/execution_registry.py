@@ -19,6 +19,7 @@ from django.conf import settings
 from django.db import DatabaseError
 
 from executors_app.agentctl_client.client import AgentctlClient, open_connection_pool
+from executors_app.backoff import PeerBackoff
 from executors_app.machine import crash_points
 from executors_app.models import ExecutorRunning
 from executors_app.plugins import runtime
@@ -113,6 +114,8 @@ class ExecutionRegistry:
         self.starts = StartGate(settings.KANDEV_START_CONCURRENCY, self.start_slots)
         self.grace = GracePeriod()
         self.reported_corruption: dict[uuid.UUID, str] = {}
+        self.left_backoff = PeerBackoff(first=30.0, longest=600.0)
+        """By execution: when what a dead agentctl left may be read again, because each attempt may take minutes."""
         self._http: aiohttp.ClientSession | None = None
         self._opening: dict[uuid.UUID, asyncio.Lock] = {}
 

@@ -9,7 +9,7 @@ import pytest
 
 from executors_app.runtimes.kubernetes import cluster as cluster_calls
 from executors_app.runtimes.kubernetes.cluster import PODS, Cluster
-from executors_app.runtimes.kubernetes.words import ClusterUnavailable
+from executors_app.runtimes.kubernetes.words import ClusterListTooLarge
 
 
 class Answer:
@@ -58,8 +58,9 @@ async def test_log_without_an_end_is_cut(monkeypatch: pytest.MonkeyPatch) -> Non
     assert len(await cluster.log_tail("pod", "agentctl")) == 64 << 10
 
 
-async def test_list_without_an_end_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cluster_calls, "_MOST_OBJECTS", 10)
+@pytest.mark.parametrize(("limit", "amount"), [("_MOST_OBJECTS", 10), ("_LIST_LIMIT", 1000)])
+async def test_list_without_an_end_is_given_up(monkeypatch: pytest.MonkeyPatch, limit: str, amount: int) -> None:
+    monkeypatch.setattr(cluster_calls, limit, amount)
     cluster = answering(monkeypatch, b'{"items": [{}, {}, {}], "metadata": {"continue": "again"}}')
-    with pytest.raises(ClusterUnavailable, match="more pods than can be read"):
+    with pytest.raises(ClusterListTooLarge, match="more pods of this Kandev than can be read"):
         await cluster.list_all(PODS)

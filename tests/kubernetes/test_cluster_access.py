@@ -19,10 +19,11 @@ from types import MappingProxyType
 from typing import Any
 
 import pytest
+from kubernetes.aio.config import ConfigException
 
 from executors_app.agentctl_client import cluster_access
 from executors_app.agentctl_client.cluster_access import ClusterAddress, open_cluster_client
-from executors_app.runtimes.kubernetes.cluster import open_cluster
+from executors_app.runtimes.kubernetes.cluster import Cluster, open_cluster
 from executors_app.runtimes.kubernetes.runtime import RUNTIME
 from executors_app.wire.errors import RuntimeUnavailable
 from executors_app.wire.executions import Observed
@@ -244,3 +245,15 @@ async def test_lack_of_descriptors_for_a_certificate_is_no_fault_of_a_kubeconfig
         async with open_cluster_client(address):
             pass
     assert is_exhausted(refused.value)
+
+
+async def test_token_of_the_service_account_that_cannot_be_read_is_an_error_of_that_executor(tmp_path: Path) -> None:
+    async with open_cluster_client(kubeconfig(tmp_path, {"user": {"token": "a-token"}})) as client:
+
+        async def renew(_: object) -> None:
+            raise ConfigException(SECRET)
+
+        client.configuration.refresh_api_key_hook = renew
+        with pytest.raises(RuntimeUnavailable, match="service account") as refused:
+            await Cluster(client, "agents").list_all("pods")
+    assert SECRET not in "".join(traceback.format_exception(refused.value))

@@ -27,7 +27,7 @@ async def test_pod_that_another_launch_has_given_its_seed_is_not_removed(
     if patience < 0:
         seen = serves
     monkeypatch.setattr(launch, "START_TIMEOUT", patience)
-    found = await launch._wait_for_seed_time(cluster, CONFIG, launch_spec(), seen)
+    found = await launch._wait_for_seed_time(cluster, launch_spec(), seen)
     assert found.is_up
     assert cluster.log == []
 

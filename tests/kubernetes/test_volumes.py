@@ -79,6 +79,12 @@ class MemoryCluster:
         else:
             self.objects.pop((kind, name), None)
 
+    async def delete_unchanged(self, kind: str, entry: Any) -> None:
+        found = self.objects.get((kind, entry["metadata"]["name"]))
+        if found is not None and found["metadata"]["resourceVersion"] != entry["metadata"]["resourceVersion"]:
+            raise ConflictError("changed")
+        await self.delete(kind, entry["metadata"]["name"])
+
     async def is_out_of_service(self, node: str) -> bool:
         return self.out_of_service
 

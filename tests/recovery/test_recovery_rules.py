@@ -24,7 +24,7 @@ from scripts.documents.examples import (
     observed_alive,
 )
 from sessions_app.kernel.rules.states import DesiredState, SessionState, WorkState
-from sessions_app.recovery.rules.recovery import Case, decide, explain_decision, is_start_decision
+from sessions_app.recovery.rules.recovery import LEFT_UNREAD, Case, decide, explain_decision, is_start_decision
 from sessions_app.recovery.rules.resumability import (
     UNREACHABLE,
     Assessment,
@@ -37,6 +37,7 @@ from tests.recovery.sweeps import GIVEN_UP, GONE, LEFT_BEHIND, NO_AGENT, STARTIN
 
 S = SessionState
 OTHER_HOST = Observation(Observed.UNKNOWN, reason="other_host")
+UNREAD = Observation(Observed.UNKNOWN, reason=LEFT_UNREAD)
 STOPPED = {"desired_state": DesiredState.STOPPED}
 ASLEEP: dict[str, Any] = {
     "asleep": True,
@@ -90,6 +91,8 @@ TABLE: list[tuple[Observation, dict[str, Any], str, str | None, str | None, str,
     (STARTING, IN_FLIGHT, "alive_same_agent", "ready", None, "reattach", False),
     (UNKNOWN, {"executor_status": E.STOPPED}, "unknown_stopped", None, None, "none", False),
     (UNKNOWN, {"executor_status": None}, "unknown_stopped", None, None, "none", False),
+    (UNREAD, STOPPED, "unread_unwanted", None, None, "none", False),
+    (UNREAD, {}, "unknown_boot", "fail", "fail unreachable", "none", False),
     (UNKNOWN, {}, "unknown_boot", "fail", "fail unreachable", "none", False),
     (UNKNOWN, STOPPED, "unknown_boot", "fail", "fail unreachable", "none", False),
     (UNKNOWN, {"session_state": S.COMPLETED}, "unknown_boot", "fail", None, "none", False),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote, urlencode
@@ -12,7 +12,7 @@ from urllib.parse import quote, urlencode
 import aiohttp
 import orjson
 
-from executors_app.agentctl_client.cluster_access import ClusterAddress, open_cluster_client
+from executors_app.agentctl_client.cluster_access import ClusterAddress, add_credentials, open_cluster_client
 from executors_app.runtimes.kubernetes import names, words
 from executors_app.runtimes.kubernetes.words import ConflictError, NotFoundError
 
@@ -27,6 +27,8 @@ _LOG_LIMIT: Final = 64 << 10
 _PAGE: Final = 500
 _MOST_OBJECTS: Final = 50_000
 """Of one list."""
+_LIST_LIMIT: Final = 128 << 20
+"""Bytes of all pages of one list."""
 _MERGE: Final = "application/merge-patch+json"
 
 PODS, CLAIMS, SECRETS = "pods", "persistentvolumeclaims", "secrets"
@@ -59,15 +61,23 @@ class Cluster:
     ) -> tuple[list[dict[str, Any]], str]:
         """Return this deployment's objects of a kind, and the version from which a watch continues.
 
-        ``labels``: only those that have them, too.
+        ``labels``: only those that have them, too. Raises ClusterListTooLarge rather than return a part, in which
+        something would seem to be absent.
         """
         found: list[dict[str, Any]] = []
+        budget = _LIST_LIMIT
         params = {"labelSelector": names.selector(labels), "limit": str(_PAGE)}
         while True:
-            page = await self._ask("GET", self._path(kind), f"list {kind}", params)
-            found += page.get("items") or []
+            content = await self._read("GET", self._path(kind), f"list {kind}", params)
+            budget -= len(content)
+            if budget < 0:
+                raise words.list_too_large(self.namespace, kind)
+            page = _parse(content)
+            for entry in page.get("items") or []:
+                (entry.get("metadata") or {}).pop("managedFields", None)  # half of each object, and of no use here
+                found.append(entry)
             if len(found) > _MOST_OBJECTS:
-                raise words.ClusterUnavailable(f"The namespace {self.namespace} lists more {kind} than can be read.")
+                raise words.list_too_large(self.namespace, kind)
             about = page.get("metadata") or {}
             if not about.get("continue"):
                 return found, str(about.get("resourceVersion", ""))
@@ -114,21 +124,31 @@ class Cluster:
         change = {"metadata": {"resourceVersion": about["resourceVersion"], "finalizers": rest}}
         await self._patch(kind, about["name"], change)
 
+    async def delete_unchanged(self, kind: str, entry: Mapping[str, Any]) -> None:
+        """Delete an object gracefully if it was not changed since it was read. Nothing happens if it has gone.
+
+        Raises ConflictError if it was changed, also if another object has its name by now.
+        """
+        about = entry["metadata"]
+        await self._delete(kind, about["name"], {"uid": about["uid"], "resourceVersion": about["resourceVersion"]})
+
     async def delete(self, kind: str, name: str, uid: str = "") -> None:
         """Delete an object gracefully; with ``uid`` only that one. Nothing happens if it has gone.
 
         The grace period is never shortened: an object that vanishes early would prove nothing.
         """
-        body: dict[str, Any] = {"kind": "DeleteOptions", "apiVersion": "v1", "propagationPolicy": "Background"}
         if uid:
-            body["preconditions"] = {"uid": uid}
-        try:
+            with suppress(ConflictError):
+                await self._delete(kind, name, {"uid": uid})
+        else:
+            await self._delete(kind, name, {})
+
+    async def _delete(self, kind: str, name: str, preconditions: Mapping[str, str]) -> None:
+        body: dict[str, Any] = {"kind": "DeleteOptions", "apiVersion": "v1", "propagationPolicy": "Background"}
+        if preconditions:
+            body["preconditions"] = dict(preconditions)
+        with suppress(NotFoundError):
             await self._ask("DELETE", self._path(kind, name), f"delete {kind}", body=body)
-        except NotFoundError:
-            return
-        except ConflictError:
-            if not uid:
-                raise
 
     async def log_tail(self, pod: str, container: str, lines: int = 20) -> str:
         """Return the last lines of a container's output, which is untrusted; empty if there are none."""
@@ -242,6 +262,18 @@ class Cluster:
         body: Mapping[str, Any] | None = None,
         content_type: str = "application/json",
     ) -> dict[str, Any]:
+        return _parse(await self._read(method, path, what, params, body=body, content_type=content_type))
+
+    async def _read(
+        self,
+        method: str,
+        path: str,
+        what: str,
+        params: Mapping[str, str] | None = None,
+        *,
+        body: Mapping[str, Any] | None = None,
+        content_type: str = "application/json",
+    ) -> bytes:
         if params:
             path += f"?{urlencode(params)}"
         try:
@@ -250,7 +282,7 @@ class Cluster:
                 async with response:
                     if not 200 <= response.status < 300:
                         raise await self._refusal(response, what)
-                    return _parse(await _read(response))
+                    return await _read(response)
         except (aiohttp.ClientError, OSError, TimeoutError) as error:
             raise _unavailable(error) from error
 
@@ -265,7 +297,7 @@ class Cluster:
         headers: dict[str, str] = {**self._client.default_headers, "Accept": "application/json"}
         if content_type:
             headers["Content-Type"] = content_type
-        await self._client.update_params_for_auth(headers, [], ["BearerToken"], path, method, body)
+        await add_credentials(self._client, headers)
         url = f"{self._client.configuration.host}{path}"
         limits = aiohttp.ClientTimeout(total=timeout)
         rest: Any = self._client.rest_client  # has no types

@@ -17,7 +17,8 @@ from typing import IO, Final
 from executors_app.agentctl_client.client import HttpClient
 from executors_app.machine.git import workspace_root
 from executors_app.repositories import workspace_store
-from executors_app.runtimes.kubernetes import manifests, names, volumes, words
+from executors_app.runtimes import ReportWait
+from executors_app.runtimes.kubernetes import manifests, names, volumes, waits, words
 from executors_app.runtimes.kubernetes.cluster import CLAIMS, PODS, Cluster
 from executors_app.runtimes.kubernetes.config import KubernetesConfig
 from executors_app.runtimes.kubernetes.pod_state import EVICTED, OUT_OF_MEMORY, Pod, is_owned
@@ -25,7 +26,7 @@ from executors_app.runtimes.kubernetes.reach import pod_token, pod_url, status_c
 from executors_app.runtimes.kubernetes.volumes import Volume
 from executors_app.wire import launch_tokens
 from executors_app.wire.errors import AgentctlUnreachable, ExecutorError, LaunchFailed, WorkspaceGone
-from executors_app.wire.executions import LaunchSpec
+from executors_app.wire.executions import LaunchSpec, LaunchWait
 
 START_TIMEOUT: Final = 300.0
 """Seconds that a Pod may take to run agentctl: its image may have to be pulled, its volume to be made."""
@@ -41,6 +42,10 @@ _POLL: Final = 0.3
 _CHUNK: Final = 1 << 20
 
 
+def _report_nothing(_: LaunchWait) -> None:
+    """Tell nobody what a launch waits for."""
+
+
 @dataclass(frozen=True, slots=True)
 class RunningPod:
     """A Pod whose agentctl answers."""
@@ -54,8 +59,10 @@ class RunningPod:
     """What a lost workspace was rebuilt from, as a sentence for users."""
 
 
-async def ensure_pod(cluster: Cluster, config: KubernetesConfig, spec: LaunchSpec, lost: str = "") -> RunningPod:
-    """Return the session's Pod with a running agentctl.
+async def ensure_pod(
+    cluster: Cluster, config: KubernetesConfig, spec: LaunchSpec, lost: str = "", report: ReportWait = _report_nothing
+) -> RunningPod:
+    """Return the session's Pod with a running agentctl; tell ``report`` what it waits for.
 
     ``lost``: why the workspace must be rebuilt from what has arrived; empty if it need not be. Raises WorkspaceGone,
     RepositoryUnusable, LaunchFailed, RuntimeUnavailable.
@@ -70,7 +77,7 @@ async def ensure_pod(cluster: Cluster, config: KubernetesConfig, spec: LaunchSpe
     if pod is not None and volume.holder == pod.uid and not pod.waits_for_seed:
         return await _wait_until_ready(cluster, config, spec, pod, found=True)
     if pod is not None and pod.made_from != manifests.made_from(config, spec):
-        await cluster.delete(PODS, pod.name, pod.uid)  # it has never run, and the settings have changed
+        await _remove_waiting(cluster, pod)  # the settings have changed
         pod = await _free_name(cluster, spec)
     rebuilt = ""
     with tempfile.TemporaryDirectory(prefix="kandev-seed-") as directory:
@@ -80,9 +87,11 @@ async def ensure_pod(cluster: Cluster, config: KubernetesConfig, spec: LaunchSpe
         )
         if pod is None:
             pod = await _create(cluster, config, spec)
-        pod = await _wait_for_seed_time(cluster, config, spec, pod)
+        pod = await _wait_for_seed_time(cluster, spec, pod, report)
+        report(waits.SEED)
         pod = await _hold(cluster, config, spec, pod)
         await _upload(cluster, config, spec, pod, seed)
+    report(waits.WORKSPACE)
     ready = await _wait_until_ready(cluster, config, spec, pod, found=False)
     return RunningPod(ready.pod, ready.url, ready.boot_id, found=False, rebuilt=rebuilt)
 
@@ -162,7 +171,9 @@ async def _create(cluster: Cluster, config: KubernetesConfig, spec: LaunchSpec) 
         ) from error
 
 
-async def _wait_for_seed_time(cluster: Cluster, config: KubernetesConfig, spec: LaunchSpec, pod: Pod) -> Pod:
+async def _wait_for_seed_time(
+    cluster: Cluster, spec: LaunchSpec, pod: Pod, report: ReportWait = _report_nothing
+) -> Pod:
     """Return the Pod once it waits for its seed, or runs because another launch has sent that meanwhile.
 
     One that cannot start is removed: it has never run.
@@ -174,6 +185,7 @@ async def _wait_for_seed_time(cluster: Cluster, config: KubernetesConfig, spec: 
             if pod.end():
                 await volumes.settle(cluster, pod, spec.worktree_owner, pod.end())
             raise error
+        report(waits.wait_of(pod))
         obstacle = pod.obstacle(cluster.namespace) or pod.rejection()
         if obstacle is None and time.monotonic() > deadline:
             obstacle = words.PodNotReady(
@@ -184,12 +196,32 @@ async def _wait_for_seed_time(cluster: Cluster, config: KubernetesConfig, spec: 
         if obstacle is not None:
             # One that waits for a node or a volume goes on waiting, so that an autoscaler is not interrupted: the
             # next try finds it.
-            if not isinstance(obstacle, (words.PodUnschedulable, words.PodVolumeNotBound)):
-                await cluster.delete(PODS, pod.name, pod.uid)
-            raise obstacle
+            if isinstance(obstacle, (words.PodUnschedulable, words.PodVolumeNotBound)):
+                raise obstacle
+            if await _is_removed(cluster, pod):
+                raise obstacle
         await asyncio.sleep(_POLL)
         pod = await _again(cluster, pod)
     return pod
+
+
+async def _is_removed(cluster: Cluster, pod: Pod) -> bool:
+    """Remove a Pod as it was judged; False if it has changed since, so that it has to be judged again."""
+    try:
+        await cluster.delete_unchanged(PODS, pod.entry)
+    except words.ConflictError:
+        return False
+    return True
+
+
+async def _remove_waiting(cluster: Cluster, pod: Pod) -> None:
+    """Remove a Pod whose agentctl has never run; raises PodStillEnding if it has started meanwhile."""
+    deadline = time.monotonic() + ENDING_TIMEOUT
+    while not await _is_removed(cluster, pod):
+        pod = await _again(cluster, pod)
+        if pod.has_started or time.monotonic() > deadline:
+            raise words.PodStillEnding("Another start of this session is still running. Try again.")
+        await asyncio.sleep(_POLL)
 
 
 async def _hold(cluster: Cluster, config: KubernetesConfig, spec: LaunchSpec, pod: Pod) -> Pod:
@@ -332,10 +364,15 @@ def _end_unknown(cluster: Cluster, spec: LaunchSpec, volume: Volume) -> words.Po
     )
 
 
-async def launch_pod(cluster: Cluster, config: KubernetesConfig, spec: LaunchSpec) -> RunningPod:
-    """Return the session's Pod; a workspace that turns out to be lost is rebuilt from what has arrived."""
+async def launch_pod(
+    cluster: Cluster, config: KubernetesConfig, spec: LaunchSpec, report: ReportWait = _report_nothing
+) -> RunningPod:
+    """Return the session's Pod; a workspace that turns out to be lost is rebuilt from what has arrived.
+
+    ``report`` is told what the Pod waits for.
+    """
     try:
-        return await ensure_pod(cluster, config, spec)
+        return await ensure_pod(cluster, config, spec, report=report)
     except WorkspaceGone as error:
         # The first seed assumed that the workspace exists and carries no objects.
-        return await ensure_pod(cluster, config, spec, error.message)
+        return await ensure_pod(cluster, config, spec, error.message, report)

@@ -78,14 +78,19 @@ async def _end(cluster: Cluster, pod: Pod, owner_id: str) -> bool:
 
 
 async def list_orphans(cluster: Cluster, known: Collection[str]) -> list[Orphan]:
-    """List our Pods, Secrets and volume claims that belong to no execution in ``known``."""
-    listed: list[Orphan] = []
+    """List our Pods, Secrets and volume claims that belong to no execution or session in ``known``.
+
+    Whatever the labels say by now: an object also belongs to the session or execution in its name.
+    """
+    known, listed = set(known), list[Orphan]()
     for kind in (PODS, SECRETS, CLAIMS):
         for entry in (await cluster.list_all(kind))[0]:
             execution_id = _execution_of(entry)
-            if execution_id not in known:
+            ids = names.ids_in(entry["metadata"]["name"])
+            if not known & {execution_id, *ids}:
                 status = str((entry.get("status") or {}).get("phase") or "present")
-                listed.append(Orphan(f"{kind}{_SEPARATOR}{entry['metadata']['name']}", execution_id, status))
+                orphan = f"{kind}{_SEPARATOR}{entry['metadata']['name']}"
+                listed.append(Orphan(orphan, execution_id, status, owner_ids=tuple(ids)))
     return listed
 
 

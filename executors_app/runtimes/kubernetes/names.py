@@ -35,6 +35,7 @@ PREPARE: Final = "prepare"
 """The name of the init container that prepares the volume and receives the seed."""
 
 
+_ID: Final = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 _NONCE: Final = re.compile(r"[0-9a-f]{32}")
 
 
@@ -51,6 +52,14 @@ def owner_of_pod(name: str) -> str:
 def claim_name(owner_id: str) -> str:
     """Return the name of the claim of a session's volume."""
     return f"kandev-work-{owner_id}"
+
+
+def ids_in(name: str) -> list[str]:
+    """Return the ids in the name of one of our objects: of the session that owns a volume, or of an execution.
+
+    A name can never change, while anybody with rights in the namespace can change labels.
+    """
+    return _ID.findall(name)
 
 
 def secret_name(labels: Mapping[str, str], nonce: str) -> str:

@@ -211,33 +211,45 @@ class Pod:
             return 0.0
         return (datetime.now(UTC) - created).total_seconds()
 
-    def _unscheduled(self, namespace: str, age: float) -> LaunchFailed | None:
+    def unscheduled_because(self) -> str:
+        """Return why the scheduler has found no node for it; empty if it has, or has not said why."""
         for condition in self._status.get("conditions") or ():
-            if condition.get("type") != "PodScheduled" or condition.get("status") != "False":
-                continue
-            said = str(condition.get("message", ""))
-            if age <= _SCHEDULE_PATIENCE:
-                return None
-            if "unbound" in said:
-                claim = names.claim_name(names.owner_of_pod(self.name))
-                return words.PodVolumeNotBound(
-                    "The cluster makes no volume for this session. Check storage_class of this executor. A claim keeps "
-                    f"its class: after a change, and only if {claim} is Pending, which holds nothing, run kubectl "
-                    f"delete pvc {claim} --namespace {namespace}",
-                    for_staff=words.shorten(said),
-                )
-            if "PersistentVolumeClaim" in said or "volume" in said:
-                return words.PodVolumeNotBound(
-                    f"The cluster has no volume for this session. Check storage_class of this executor and the volume "
-                    f"claims of the namespace {namespace}.",
-                    for_staff=words.shorten(said),
-                )
-            return words.PodUnschedulable(
-                "No node can take the Pod of this session. Add a node, end other sessions, or lower memory_mb and "
-                "cpu_request, or change node_selector of this executor.",
+            if condition.get("type") == "PodScheduled" and condition.get("status") == "False":
+                return str(condition.get("message") or condition.get("reason") or "no reason given")
+        return ""
+
+    def pull_problem(self) -> str:
+        """Return why its node could not pull its image; empty if it has not failed to."""
+        for state in (self._state(names.PREPARE, "initContainerStatuses"), self._state(names.AGENTCTL)):
+            waiting = state.get("waiting") or {}
+            why = str(waiting.get("reason", ""))
+            if why in _PULL:
+                return f"{why}: {waiting.get('message', '')}"
+        return ""
+
+    def _unscheduled(self, namespace: str, age: float) -> LaunchFailed | None:
+        said = self.unscheduled_because()
+        if not said or age <= _SCHEDULE_PATIENCE:
+            return None
+        if "unbound" in said:
+            claim = names.claim_name(names.owner_of_pod(self.name))
+            return words.PodVolumeNotBound(
+                "The cluster makes no volume for this session. Check storage_class of this executor. A claim keeps "
+                f"its class: after a change, and only if {claim} is Pending, which holds nothing, run kubectl "
+                f"delete pvc {claim} --namespace {namespace}",
                 for_staff=words.shorten(said),
             )
-        return None
+        if "PersistentVolumeClaim" in said or "volume" in said:
+            return words.PodVolumeNotBound(
+                f"The cluster has no volume for this session. Check storage_class of this executor and the volume "
+                f"claims of the namespace {namespace}.",
+                for_staff=words.shorten(said),
+            )
+        return words.PodUnschedulable(
+            "No node can take the Pod of this session. Add a node, end other sessions, or lower memory_mb and "
+            "cpu_request, or change node_selector of this executor.",
+            for_staff=words.shorten(said),
+        )
 
     def _termination(self, name: str, kind: str = "containerStatuses") -> Mapping[str, Any] | None:
         """Return how the node says that a container has ended; None if it does not say so.

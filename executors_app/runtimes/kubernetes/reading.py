@@ -20,12 +20,13 @@ from executors_app.runtimes.fetched_state import unpack_state
 from executors_app.runtimes.kubernetes import manifests, names, volumes
 from executors_app.runtimes.kubernetes.cluster import PODS, Cluster, open_cluster
 from executors_app.runtimes.kubernetes.config import KubernetesConfig
-from executors_app.runtimes.kubernetes.pod_state import Pod
+from executors_app.runtimes.kubernetes.pod_state import ENDED, OUT_OF_MEMORY, Pod
 from executors_app.runtimes.kubernetes.reach import pod_token, pod_url
 from executors_app.runtimes.kubernetes.words import ConflictError
 from executors_app.wire import launch_tokens
-from executors_app.wire.errors import AgentctlUnreachable, LaunchFailed, RuntimeUnavailable
+from executors_app.wire.errors import AgentctlForeign, AgentctlUnreachable, LaunchFailed, RuntimeUnavailable
 from executors_app.wire.executions import ExecutionFacts
+from executors_app.wire.exhaustion import raise_if_exhausted
 
 READ_TIMEOUT: Final = 120.0
 """Seconds that the Pod may take to answer."""
@@ -37,20 +38,25 @@ _STATE_LIMIT: Final = 1 << 30
 
 
 async def fetch_state(config: KubernetesConfig, execution: ExecutionFacts, into: Path) -> bool:
-    """Copy ``journal/`` and ``token.json`` of a dead agentctl's state into a directory; False if there is none.
+    """Copy ``journal/`` and ``token.json`` of a dead agentctl's state into a directory; False if there is no volume.
 
-    Raises RuntimeUnavailable, and LaunchFailed for an archive that cannot be read.
+    Raises RuntimeUnavailable or AgentctlUnreachable while nobody can say what is there, and LaunchFailed for what
+    cannot be read at all.
     """
     async with open_cluster(config.cluster, config.namespace) as cluster:
         with tempfile.TemporaryFile() as packed:
             async with _reader(cluster, config, execution, state=True) as client:
                 if client is None:
                     return False
-                await client.download("/state", {}, packed, limit=_STATE_LIMIT, timeout=_TRANSFER_TIMEOUT)
+                try:
+                    await client.download("/state", {}, packed, limit=_STATE_LIMIT, timeout=_TRANSFER_TIMEOUT)
+                except AgentctlForeign as error:
+                    raise LaunchFailed(f"agentctl's files on the volume cannot be read: {error.message}") from error
             packed.seek(0)
             try:
                 await asyncio.to_thread(unpack_state, packed, into)
             except (tarfile.TarError, ValueError, OSError) as error:
+                raise_if_exhausted(error)
                 raise LaunchFailed(f"agentctl's files on the volume cannot be read: {error}") from error
     return True
 
@@ -73,7 +79,10 @@ async def read_work(
 async def _reader(
     cluster: Cluster, config: KubernetesConfig, execution: ExecutionFacts, *, state: bool
 ) -> AsyncIterator[HttpClient | None]:
-    """Yield a client of a Pod that reads the volume; None while something else uses it, or if there is none."""
+    """Yield a client of a Pod that reads the volume; None if no Pod ever wrote to it, or it is gone.
+
+    Raises RuntimeUnavailable while something else uses it, or may do so.
+    """
     if not await _is_free(cluster, execution):
         yield None
         return
@@ -97,26 +106,35 @@ async def _create(cluster: Cluster, config: KubernetesConfig, execution: Executi
         )
     except ConflictError as error:
         raise RuntimeUnavailable("Something else has begun to use the volume of this session.") from error
+    except LaunchFailed as error:
+        # Whatever the cluster has against this Pod says nothing about the volume.
+        raise RuntimeUnavailable(error.message, **error.details) from error
 
 
 async def _is_free(cluster: Cluster, execution: ExecutionFacts) -> bool:
-    """Whether a volume exists that nothing uses, after the end of its Pod was recorded."""
+    """Whether there is a volume to read, which nothing uses after the end of its Pod was recorded.
+
+    Raises RuntimeUnavailable while something uses it, or may do so: what is on it is not known then.
+    """
     volume = await volumes.find_volume(cluster, execution.worktree_owner)
     if volume is None or not volume.holder:
         return False
     found = await cluster.find(PODS, names.pod_name(execution.worktree_owner))
     if found is None:
-        return bool(volume.last_end)
+        if not volume.last_end:
+            raise RuntimeUnavailable("The Pod that used the volume of this session is gone, and nobody saw its end.")
+        return True
     pod = Pod(found)
     if not names.is_ours(found):
-        return False
-    if pod.is_reader:
-        return await _is_gone(cluster, pod)
-    end = await volumes.proven_end(cluster, pod, volume)
-    if not end:
-        return False
-    await volumes.settle(cluster, pod, execution.worktree_owner, end)
-    return await _is_gone(cluster, pod)
+        raise RuntimeUnavailable(f"The Pod {pod.name} does not belong to this Kandev, so it was left alone.")
+    if not pod.is_reader:
+        end = await volumes.proven_end(cluster, pod, volume)
+        if not end:
+            raise RuntimeUnavailable("The Pod of this session may still use its volume.")
+        await volumes.settle(cluster, pod, execution.worktree_owner, end)
+    if not await _is_gone(cluster, pod):
+        raise RuntimeUnavailable("Another Pod still has the volume of this session.")
+    return True
 
 
 async def _is_gone(cluster: Cluster, pod: Pod) -> bool:
@@ -145,6 +163,8 @@ async def _ready(cluster: Cluster, config: KubernetesConfig, pod: Pod, token: st
         if found is None or found["metadata"]["uid"] != pod.uid:
             break
         pod = Pod(found)
+        if pod.end() in (ENDED, OUT_OF_MEMORY):
+            raise LaunchFailed(f"The volume of this session cannot be read: its reader ended ({pod.exit_words()}).")
         if pod.end():
             break
         if pod.is_up and (url := pod_url(config, pod)):

@@ -20,6 +20,7 @@ from weakref import WeakValueDictionary
 from executors_app.agentctl_client.client import AgentctlClient
 from executors_app.machine.storage import ExecutionStorage
 from executors_app.repositories import workspace_store
+from executors_app.runtimes import ReportWait
 from executors_app.runtimes.fetched_state import read_fetched_state
 from executors_app.runtimes.kubernetes import exit_events, lifecycle, manifests, reading, words
 from executors_app.runtimes.kubernetes.cluster import RIGHTS, TUNNEL_RIGHTS, open_cluster
@@ -81,6 +82,10 @@ class Kubernetes:
 
     async def launch(self, spec: LaunchSpec) -> Launched:
         """Make the volume and the Pod of a session, or find them."""
+        return await self.launch_reporting(spec, lambda _: None)
+
+    async def launch_reporting(self, spec: LaunchSpec, report: ReportWait) -> Launched:
+        """Make the volume and the Pod of a session, or find them; tell ``report`` what the Pod waits for."""
         config = _config(spec.config)
         if not spec.repository_path:
             raise RepositoryUnusable("The task names no repository.")
@@ -92,7 +97,7 @@ class Kubernetes:
             self._launching.setdefault(spec.execution_id, asyncio.Lock()),
             open_cluster(config.cluster, config.namespace) as cluster,
         ):
-            up = await launch_pod(cluster, config, spec)
+            up = await launch_pod(cluster, config, spec, report)
             namespace_uid = await cluster.namespace_uid()
         worktree = manifests.worktree_of(spec)
         state = {"container": up.pod.uid, NODE: up.pod.node, PLACE: namespace_uid}

@@ -37,6 +37,12 @@ class ClusterNamespaceMissing(RuntimeUnavailable):
     code = "cluster_namespace_missing"
 
 
+class ClusterListTooLarge(RuntimeUnavailable):
+    """The namespace has more objects than can be read at once."""
+
+    code = "cluster_list_too_large"
+
+
 class ClusterQuotaExceeded(RuntimeUnavailable):
     """The namespace's quota is used up."""
 
@@ -158,6 +164,14 @@ def refusal(status: int, said: object, what: str, namespace: str) -> Exception:
     if status == 429 or status >= 500:
         return ClusterUnavailable(f"The cluster cannot answer now (HTTP {status}).", **about)
     return PodRefused(f"The cluster refused to {what} (HTTP {status}). Check the settings of this executor.", **about)
+
+
+def list_too_large(namespace: str, kind: str) -> ClusterListTooLarge:
+    """Return the error for a list that is read no further; ``kind`` is its resource, such as ``pods``."""
+    return ClusterListTooLarge(
+        f"The namespace {namespace} has more {kind} of this Kandev than can be read at once. Nothing is decided about "
+        "sessions there. Remove what manage.py orphans lists, or spread sessions over executors with other namespaces."
+    )
 
 
 def missing_rights(missing: list[str], namespace: str) -> ClusterRoleTooSmall:

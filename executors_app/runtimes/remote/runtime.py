@@ -38,6 +38,7 @@ from executors_app.wire.errors import (
 )
 from executors_app.wire.executions import ExecutionFacts, ExitEvent, Launched, LaunchSpec, Observation, Orphan
 from executors_app.wire.launch_tokens import LAUNCH_KEY
+from executors_app.wire.protocol import Code
 
 log = logging.getLogger(__name__)
 
@@ -151,14 +152,16 @@ class Remote:
         """Have the host read it from its disk."""
         try:
             return run_blocking(_client(_config(execution.config)).resume_token(execution.id))
-        except AgentctlRefused:
-            return None  # the host never ran this execution
+        except AgentctlRefused as error:
+            _raise_unless_unknown(error)
+            return None
 
     def unread_journal(self, execution: ExecutionFacts, after: int, epoch: str) -> Sequence[Mapping[str, Any]]:
         """Have the host read it from its disk."""
         try:
             return run_blocking(_client(_config(execution.config)).unread_journal(execution.id, after, epoch))
-        except AgentctlRefused:
+        except AgentctlRefused as error:
+            _raise_unless_unknown(error)
             return []
 
     async def push_work(self, execution: ExecutionFacts) -> bool:
@@ -295,6 +298,12 @@ def _host_error(config: HostConfig, error: ExecutorError, **details: Any) -> Run
     log.warning("the host %s cannot be used: %s", config.url, error.message_for_staff)
     about = f"{error.details.get('for_staff', '')} Its address is {config.url}.".strip()
     return RuntimeUnavailable(f"The remote host: {error.message}", **{**details, "for_staff": about})
+
+
+def _raise_unless_unknown(error: AgentctlRefused) -> None:
+    """Raise RuntimeUnavailable unless the host says that it has never run the execution: then nothing was left."""
+    if error.refusal != Code.NOT_FOUND:
+        raise RuntimeUnavailable(f"The remote host: {error.message}") from error
 
 
 def _client(config: HostConfig, http: aiohttp.ClientSession | None = None) -> HostClient:

@@ -10,15 +10,16 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Any, Final, TypeVar, cast
 
 from executors_app.machine.storage import ExecutionStorage
 from executors_app.runtimes.containers import archives
-from executors_app.runtimes.containers.engine import open_engine
+from executors_app.runtimes.containers.engine import EngineRefused, open_engine
 from executors_app.runtimes.containers.runtime import DockerRuntime
 from executors_app.runtimes.containers.sites import STATE_PATH
 from executors_app.runtimes.remote_docker.config import read_remote_config
 from executors_app.runtimes.remote_docker.site import RemoteSite
+from executors_app.wire.errors import RuntimeUnavailable
 from executors_app.wire.executions import ExecutionFacts
 
 T = TypeVar("T")
@@ -47,17 +48,21 @@ class RemoteDocker(DockerRuntime):
 
     def _left(self, execution: ExecutionFacts, what: str, read: Callable[[ExecutionStorage], T]) -> T | None:
         """Fetch part of agentctl's state and read it as if it were on this disk."""
-        site = self.read(execution.config)
-        with (
-            tempfile.TemporaryDirectory(prefix="kandev-left-") as directory,
-            open_engine(site.address) as engine,
-            site.left(engine, execution) as container,
-        ):
-            disk = ExecutionStorage(Path(directory))
-            into = disk.state_directory_of(execution.id).path
-            if container is None or not archives.fetch_files(engine, container, f"{STATE_PATH}/{what}", into):
-                return None
-            return read(disk)
+        site = cast(RemoteSite, self.site(execution.config))
+        try:
+            with (
+                tempfile.TemporaryDirectory(prefix="kandev-left-") as directory,
+                open_engine(site.address) as engine,
+                site.left(engine, execution) as container,
+            ):
+                disk = ExecutionStorage(Path(directory))
+                into = disk.state_directory_of(execution.id).path
+                if container is None or not archives.fetch_files(engine, container, f"{STATE_PATH}/{what}", into):
+                    return None
+                return read(disk)
+        except EngineRefused as error:
+            # It has not shown what is there, such as for a helper that it refuses to make.
+            raise RuntimeUnavailable(error.message) from error
 
 
 RUNTIME: Final = RemoteDocker()

@@ -34,6 +34,7 @@ from sessions_app.planning.services import NO_PLAN, Plan, is_planned, load_plans
 from sessions_app.recovery.rules.resumability import UNREACHABLE
 from sessions_app.recovery.services.assessment import is_running
 from sessions_app.sessions.rules.situation_facts import SituationFacts
+from sessions_app.sessions.services.situations import launch_wait_text
 from sessions_app.sessions.services.status import (
     SessionRunState,
     is_asleep,
@@ -321,6 +322,9 @@ def _facts_of(
     if session.start_rank is not None or needs.waits_to_start or waits_for_host:
         # Lists only say that the start waits. The reason and the position would take a query for each session.
         start_reason = WaitReason.TURN
+    start_text = launch_wait_text(execution)
+    if start_text:
+        start_reason = WaitReason.LAUNCH
     last_state, last_reason, works_alone = "", "", False
     if run is not None:
         last_state, last_reason = run.state, run.reason
@@ -338,6 +342,7 @@ def _facts_of(
         unattended_host=unattended_host,
         starting=needs.is_start_ordered,
         start_reason=start_reason,
+        start_text=start_text,
         asleep=is_asleep(execution),
         pending_permissions=int(needs.asks),
         pending_questions=int(needs.questions),

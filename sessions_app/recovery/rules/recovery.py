@@ -15,6 +15,7 @@ from executors_app.wire.protocol import ALIVE_AGENT_STATES, AgentState
 from sessions_app.kernel.rules.states import SESSION, TERMINAL_STATES, DesiredState, SessionState, WorkState
 from sessions_app.kernel.rules.wording import plural
 from sessions_app.recovery.rules.resumability import (
+    LEFT_UNREAD_MESSAGE,
     MAX_CLOCK_SKEW,
     UNREACHABLE,
     WORKTREE_MISSING,
@@ -27,6 +28,9 @@ from sessions_app.sessions.rules.situation_texts import REFUSALS
 
 OTHER_HOST = "other_host"
 """Observation reason of an execution that belongs to another machine, from where alone it can be observed."""
+
+LEFT_UNREAD = "left_unread"
+"""Observation reason of an execution that has ended, while what it left cannot be read."""
 
 AgentAction = Literal["none", "reattach", "resume", "start_workspace", "stop"]
 
@@ -352,9 +356,15 @@ def mark_unreachable(case: Case) -> Fields:
         "session_move": _session_fail(case, anew=executor_move is not None),
         "session_error_code": UNREACHABLE,
         "reason": case.observation.reason or "no answer",
-        "error_message": "The session's agentctl does not answer; its agent may still be working. Checking again.",
+        "error_message": _unreachable_message(case),
         "needs_recheck": True,
     }
+
+
+def _unreachable_message(case: Case) -> str:
+    if case.observation.reason == LEFT_UNREAD:
+        return LEFT_UNREAD_MESSAGE
+    return "The session's agentctl does not answer; its agent may still be working. Checking again."
 
 
 def reattach(case: Case) -> Fields:
@@ -560,6 +570,12 @@ RULES = (
         lambda c: c.is_unknown and c.facts.executor_status in (None, E.STOPPED),
         leave_unchanged("no answer", needs_recheck=True),
         "Nothing should be running, and the execution cannot be observed: check again.",
+    ),
+    Rule(
+        "unread_unwanted",
+        lambda c: c.is_unknown and c.observation.reason == LEFT_UNREAD and c.is_unwanted,
+        leave_unchanged(LEFT_UNREAD, needs_recheck=True),
+        "It is gone and no longer wanted, but what it left cannot be read now: check again.",
     ),
     Rule(
         "unknown_boot",

@@ -18,6 +18,11 @@ from sessions_app.kernel.rules.states import TERMINAL_STATES, DesiredState, Sess
 SEEN_RECENTLY = timedelta(seconds=30)
 UNREACHABLE = "unreachable"
 """Error code of execution and session while it is unknown whether the agent runs."""
+LEFT_UNREAD_MESSAGE = (
+    "The session's agentctl has ended, but the place that it ran in cannot be read now, so it is not known whether the "
+    "agent finished its turn. Checking again."
+)
+"""Error message with that code of an execution that has ended, and whose last lines have not been read."""
 WORKTREE_MISSING = "worktree_missing"
 HOST_LOST = "host_lost"
 """Error code of a session, and ``status_reason`` of its executions, whose host a person has declared lost."""

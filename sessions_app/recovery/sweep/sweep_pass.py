@@ -20,7 +20,7 @@ from executors_app.machine import crash_points
 from executors_app.models import ExecutorRunning
 from executors_app.plugins import UnknownPlugin, runtime
 from executors_app.runtimes import read_left_state
-from executors_app.wire.errors import ExecutorError
+from executors_app.wire.errors import AgentctlForeign, AgentctlUnreachable, ExecutorError, RuntimeUnavailable
 from executors_app.wire.executions import ExecutionFacts, ExecutorStatus, Observation, Observed
 from executors_app.wire.exhaustion import raise_if_exhausted
 from sessions_app.attention.rules import notices
@@ -46,6 +46,7 @@ from sessions_app.models import (
     session_transactions,
 )
 from sessions_app.recovery.rules.recovery import (
+    LEFT_UNREAD,
     OVERTAKEN,
     SKIPPED,
     UNDER_WAY,
@@ -181,6 +182,8 @@ async def _run_sweep(
         places[row.place.runtime].append(row)
     # Concurrently, so that a slow runtime delays only its own sessions.
     await asyncio.gather(*(_sweep_runtime(acting, name, some, unknown) for name, some in places.items()))
+    result.decided = [acting.decided_again.get(item.facts.session_id, item) for item in result.decided]
+    unknown.update(item.row.place.id for item in acting.decided_again.values())
     order = {row.place.id: number for number, row in enumerate(rows)}
     result.decided.sort(key=lambda item: order[item.row.place.id])
     if not scope.dry_run:
@@ -197,6 +200,8 @@ class _ActionRunner:
         """By the machine of the execution, because an action may wait for it."""
         self._attaching = asyncio.Semaphore(MAX_CONCURRENT_ATTACHES)
         self._tell = BatchExecutor(registry.database, write_reattachments)
+        self.decided_again: dict[str, DecidedRow] = {}
+        """Rows by session id whose first decision could not be carried out."""
         progress(0, total)
 
     def skip(self, count: int) -> None:
@@ -215,7 +220,11 @@ class _ActionRunner:
         if item.decision.agent_action == "reattach":
             limit = self._attaching
         async with limit:
-            outcome = self.result.outcomes[item.facts.session_id] = await _act_safely(self.registry, self._tell, item)
+            outcome = await _act_safely(self.registry, self._tell, item)
+            if outcome.left_unread:
+                item = self._decide_without_end(item)
+                outcome = await _act_safely(self.registry, self._tell, item)
+            self.result.outcomes[item.facts.session_id] = outcome
         if is_start_decision(item.decision):
             if not item.facts.start_in_flight:
                 self.registry.start_slots.under_way -= 1  # its intent is committed and counted there, or there is none
@@ -224,6 +233,18 @@ class _ActionRunner:
                 self.registry.listener.start_session(item.row.stored.session_id, outcome.start)
         self._done += 1
         self._progress(self._done, self._total)
+
+    def _decide_without_end(self, item: DecidedRow) -> DecidedRow:
+        """Decide again on an execution that has ended, but whose last lines cannot be read now.
+
+        They may contain the end of its turn: until they are read, no more is known than of one that does not answer.
+        """
+        if is_start_decision(item.decision) and not item.facts.start_in_flight:
+            self.registry.start_slots.under_way -= 1  # nothing is started after all
+        seen = Observation.unknown(LEFT_UNREAD)
+        again = replace(item, seen=seen, decision=decide(item.facts, seen, timezone.now()))
+        self.decided_again[item.facts.session_id] = again
+        return again
 
 
 async def _sweep_runtime(acting: _ActionRunner, name: str, rows: Sequence[Candidate], unknown: set[str]) -> None:
@@ -349,6 +370,8 @@ async def _act_safely(registry: ExecutionRegistry, reattach: ReattachExecutor, i
 
 DRAIN_BATCH = 500
 """Lines of a dead agentctl's journal that one transaction writes."""
+NO_ANSWER: Final = (RuntimeUnavailable, AgentctlUnreachable, AgentctlForeign)
+"""What is raised where nobody could be asked."""
 JOURNAL_TIMEOUT = 2.0
 """Seconds that the log may take to reach the journal position that agentctl reported."""
 
@@ -367,6 +390,8 @@ class ActionOutcome:
     duration_ms: int = 0
     skipped: bool = False
     """Another supervisor holds the session."""
+    left_unread: bool = False
+    """What its dead agentctl left could not be read, so nothing was written."""
     start: uuid.UUID | None = None
     """The start intent that was created."""
 
@@ -474,6 +499,10 @@ async def _write_unattached(
     if seen.observed is Observed.DEAD:
         # Before the decision is written, for the same reason; a crash in between only drains again behind the cursor.
         lines = await _drain_dead(registry, row, lease, execution_registry.LOOKBACK if gives_up else 0)
+        if lines is None:
+            if stream is None:
+                await registry.database(leases.release_leases, registry.boot_id, row.stored.id)
+            return ActionOutcome(left_unread=True)
         crash_points.reached("sweep.drained", row.stored.session_id)
         if gives_up:
             evidence = await execution_registry.log_tail_of(lines)
@@ -488,21 +517,29 @@ async def _write_unattached(
 
 async def _drain_dead(
     registry: ExecutionRegistry, row: Candidate, lease: Lease, lookback: int
-) -> list[Mapping[str, Any]]:
+) -> list[Mapping[str, Any]] | None:
     """Ingest what a dead agentctl left on disk: the rest of its journal, and the agent's resume token.
 
-    Returns the lines, with ``lookback`` of those that were ingested before. Everything is read at once, because in some
-    places each reading takes seconds. Raises OSError if this process lacks descriptors or memory to read it: then the
-    next sweep tries again. What is damaged is left out.
+    Returns the lines, with ``lookback`` of those that were ingested before; None if the place gives no answer now,
+    which does not prove that nothing was left. Everything is read at once, because in some places each reading takes
+    seconds. Raises OSError if this process lacks descriptors or memory to read it: then the next sweep tries again.
+    What is damaged is left out.
     """
+    if registry.left_backoff.reason_to_wait(row.place.id):
+        return None
     place = runtime(row.place.runtime)
     epoch, seq = row.stored.journal_epoch, row.stored.journal_seq
     try:
         left = await in_place_thread(row.place, read_left_state, place, row.place, max(seq - lookback, 0), epoch)
+    except NO_ANSWER as error:
+        registry.left_backoff.record_failure(row.place.id, error.message)
+        log.warning("session %s: what its agentctl left cannot be read now: %s", row.stored.session_id, error.message)
+        return None
     except (OSError, ValueError, ExecutorError) as error:
         raise_if_exhausted(error)
         log.warning("session %s: what its agentctl left cannot be read: %s", row.stored.session_id, error)
         return []
+    registry.left_backoff.reset(row.place.id)
     reported_token, lines = None, list(left.lines)
     batches = [lines[start : start + DRAIN_BATCH] for start in range(0, len(lines), DRAIN_BATCH)]
     if left.resume_token:

@@ -270,7 +270,9 @@ class StartWaitSerializer(serializers.Serializer[Any]):
     reason = choice_field(WaitReason)
     before = serializers.IntegerField()
     host = serializers.CharField(help_text="The host that takes no new sessions, if `reason` is `host`; else empty.")
-    text = serializers.CharField(help_text="What a start with the reason `placement` waits for; else empty.")
+    text = serializers.CharField(
+        help_text="What a start with the reason `placement` or `launch` waits for; else empty."
+    )
 
 
 class StillnessSerializer(serializers.Serializer[Any]):

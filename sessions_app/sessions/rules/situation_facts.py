@@ -268,7 +268,7 @@ class SituationFacts:
     starts_before: int = 0
     """How many other sessions start before this one."""
     start_text: str = ""
-    """What the start waits for, if ``start_reason`` is ``placement``."""
+    """What the start waits for, if ``start_reason`` is ``placement`` or ``launch``."""
     continuing: bool = False
     asleep: bool = False
     """Stopped because it was idle."""

@@ -197,6 +197,13 @@ def waits_for_place(f: Facts) -> Situation:
     return Situation(Code.PLACEMENT, "warning", f.start_text, step, "", IdleReason.PLACEMENT, label)
 
 
+def waits_for_launch(f: Facts) -> Situation:
+    """Describe a start that has begun, and waits for its place."""
+    text = f"The agent is starting. {as_sentence(f.start_text)}"
+    step = "Prompts you send now are queued."
+    return Situation(Code.STARTING, "info", text, step, "", IdleReason.STARTING, LABELS[Code.STARTING])
+
+
 def host_lost(f: Facts) -> Situation:
     """Describe a session whose host was declared lost."""
     text = as_sentence(f.error_message) or "The host of this session was declared lost."

@@ -29,6 +29,7 @@ from sessions_app.kernel.rules.states import (
 from sessions_app.kernel.rules.wording import as_sentence
 from sessions_app.recovery.rules.resumability import (
     HOST_LOST,
+    LEFT_UNREAD_MESSAGE,
     UNREACHABLE,
     Policy,
     Reason,
@@ -171,6 +172,17 @@ _ROWS: Final[tuple[_Row, ...]] = (
         ),
     ),
     (
+        lambda f: f.error_code == UNREACHABLE and f.error_message == LEFT_UNREAD_MESSAGE,
+        situation_texts.fixed(
+            Code.UNREACHABLE,
+            "warning",
+            "The agent has ended, but its last output cannot be read yet. It may have finished its turn.",
+            "Kandev keeps trying, and continues when it knows. If this lasts, check the machine or the cluster; “Test” "
+            "on its executor says why it cannot be reached.",
+            reason=IdleReason.UNREACHABLE,
+        ),
+    ),
+    (
         # Before the rows about starts: a prompt requests a start, but nothing can start until the machine answers.
         lambda f: f.error_code == UNREACHABLE,
         situation_texts.fixed(
@@ -220,6 +232,7 @@ _ROWS: Final[tuple[_Row, ...]] = (
             reason=IdleReason.NO_SUPERVISOR,
         ),
     ),
+    (lambda f: f.start_reason == WaitReason.LAUNCH, situation_texts.waits_for_launch),
     (lambda f: f.start_reason == WaitReason.PLACEMENT, situation_texts.waits_for_place),
     (
         lambda f: f.start_reason == WaitReason.CAPACITY,

@@ -11,6 +11,7 @@ from django.conf import settings
 from django.db.models import Count, Q
 
 from executors_app import capacity
+from executors_app.models import ExecutorRunning
 from executors_app.plugins import agent_type
 from executors_app.wire.executions import ExecutorStatus
 from sessions_app.attention.rules.notices import AttentionKind
@@ -79,6 +80,8 @@ def start_wait_json(session: TaskSession, open_start: Intent | None) -> StartWai
     if waiting is not None:
         return waiting
     execution = execution_of(session)
+    if launch_text := launch_wait_text(execution):
+        return _start_wait(WaitReason.LAUNCH, text=launch_text)
     if execution is not None and is_drained(execution) and session.desired_state == DesiredState.RUNNING:
         return _start_wait(WaitReason.HOST, host=name_of_place(execution.host_id))
     if session.start_rank is None:
@@ -87,6 +90,13 @@ def start_wait_json(session: TaskSession, open_start: Intent | None) -> StartWai
     if _has_no_capacity(session):
         reason = WaitReason.CAPACITY
     return _start_wait(reason, count_waiting_before(session))
+
+
+def launch_wait_text(execution: ExecutorRunning | None) -> str:
+    """Return what a launch that is under way waits for; empty if nothing is known to delay it."""
+    if execution is None or execution.status != ExecutorStatus.STARTING:
+        return ""
+    return str(execution.error_message)
 
 
 def _open_wait_json(session: TaskSession, open_start: Intent | None) -> StartWaitStatus | None:

@@ -105,7 +105,7 @@ _RUN_COLUMNS: Final = (
     *("started_at", "ended_at"),
 )
 """What lists read of a session's newest run."""
-_EXECUTION_COLUMNS: Final = ("id", "status", "status_reason", "session_id", "runtime", "host_id")
+_EXECUTION_COLUMNS: Final = ("id", "status", "status_reason", "session_id", "runtime", "host_id", "error_message")
 """What lists read of a session's execution."""
 
 

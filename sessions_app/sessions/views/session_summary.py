@@ -14,6 +14,7 @@ from executors_app.models import ExecutorRunning
 from executors_app.wire.executions import ExecutorStatus
 from sessions_app.agents.rules.agent_programs import NEEDS_PERSON_CODES
 from sessions_app.attention.rules.notices import ATTENTION_KIND_LABELS
+from sessions_app.attention.rules.quotations import shorten
 from sessions_app.background.services import process_commands
 from sessions_app.board.services.board import SessionRow
 from sessions_app.board.services.session_needs import SessionNeeds
@@ -31,6 +32,7 @@ from sessions_app.recovery.rules.resumability import (
 )
 from sessions_app.sessions.rules.situation_facts import LABELS, Code, Label, Situation, state_label
 from sessions_app.sessions.rules.situations import status_label
+from sessions_app.starts.rules.restart_rules import WaitReason
 
 _INTERRUPTED: Final = frozenset({DerivedStatus.INTERRUPTED_STARTUP, DerivedStatus.INTERRUPTED_WAITING})
 """Derived statuses that get their own chip, because the status label does not show them."""
@@ -64,7 +66,10 @@ def session_chips(row: SessionRow) -> dict[str, Any]:
     needs = [label for name, label in _NEEDS_LABELS if getattr(row.needs, name)]
     if session.stalled_since is not None:
         needs.append(LABELS[Code.STALLED])
-    chips = list(dict.fromkeys([status_label(row.facts), *_status_chips(row), *needs]))
+    waits = []
+    if row.facts.start_reason == WaitReason.LAUNCH:
+        waits.append(Label(shorten(row.facts.start_text), "ask"))
+    chips = list(dict.fromkeys([status_label(row.facts), *waits, *_status_chips(row), *needs]))
     return {
         "session": session,
         "chips": format_html_join(" ", "{}", ((pill_of(label),) for label in chips)),

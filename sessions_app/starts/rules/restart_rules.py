@@ -55,6 +55,8 @@ class WaitReason(StrEnum):
     """The host that would start it takes no new sessions."""
     PLACEMENT = "placement"
     """No supervisor can carry the start out: none is on its host, or none has the repository."""
+    LAUNCH = "launch"
+    """It has begun, and its place has not got what it needs yet, such as a cluster without room for its Pod."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import fields
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import kubernetes_validate
 import pytest
 import yaml
+from daphne.endpoints import build_endpoint_description_strings
 
 from executors_app import __version__
 from executors_app.runtimes.kubernetes.cluster import RIGHTS
@@ -388,3 +390,34 @@ class TestValues:
         notes = render(SETS["defaults"]).manifests["kandev/templates/NOTES.txt"]
         for words in ("createsuperuser", "Open https://kandev.example", '{"namespace": "kandev-sessions"}'):
             assert words in notes
+
+
+class TestAddresses:
+    @every_set
+    def test_web_pods_listen_on_addresses_of_both_kinds(self, values: dict[str, Any]) -> None:
+        rendered = render(values)
+        (spec,) = [spec for component, spec in rendered.pods() if component == "web"]
+        (container,) = spec["containers"]
+        assert _endpoint(container["args"]) == r"tcp:port=8000:interface=\:\:"
+        (service,) = [one for one in rendered.objects() if one["kind"] == "Service" and names(one).endswith("-web")]
+        assert service["spec"]["ipFamilyPolicy"] == "PreferDualStack"
+
+    def test_web_pods_do_otherwise_what_the_image_does(self) -> None:
+        dockerfile = (ROOT / "deploy" / "Dockerfile").read_text().replace("\\\n", "")
+        command = json.loads(dockerfile.rpartition("CMD ")[2])
+        everywhere = command[command.index("-b") + 1]
+        for listen in ("::", everywhere):
+            (spec,) = [spec for name, spec in render(with_value("web.listen", listen)).pods() if name == "web"]
+            (container,) = spec["containers"]
+            assert [listen if part == everywhere else part for part in command] == container["args"]
+
+    def test_prometheus_may_call_a_pod_by_its_address_of_version_6(self) -> None:
+        found = read_environment({"KANDEV_ALLOWED_HOSTS": "kandev.example,fd00::7,10.0.0.7,[fd00::8]"})
+        assert found.allowed_hosts == ("kandev.example", "[fd00::7]", "10.0.0.7", "[fd00::8]")
+
+
+def _endpoint(command: list[str]) -> str:
+    """Return where daphne listens."""
+    given = dict(pairwise(command))
+    (found,) = build_endpoint_description_strings(host=given["-b"], port=int(given["-p"]))
+    return str(found)

@@ -328,6 +328,9 @@ class ApiServer:
         wanted = (options.get("preconditions") or {}).get("uid") or metadata["uid"]
         if wanted != metadata["uid"]:
             raise answers.other_uid(resource, metadata["name"], wanted, metadata["uid"])
+        version = (options.get("preconditions") or {}).get("resourceVersion") or metadata["resourceVersion"]
+        if version != metadata["resourceVersion"]:
+            raise answers.stale(resource, metadata["name"])
         if resource == "pods":
             return self.delete_pod(found, options)
         if metadata.get("finalizers"):
