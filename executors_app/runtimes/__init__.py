@@ -8,7 +8,7 @@ again after a crash at any point, because names and paths follow from the ids.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Hashable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Coroutine, Hashable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Protocol, TypeVar, runtime_checkable
 
@@ -149,6 +149,22 @@ class SupportsSettling(Protocol):
 
     async def settle_ended(self, configs: Collection[Mapping[str, Any]]) -> None:
         """Record the ends of what somebody else has ended, and let it go; a place that does not answer is left out.
+
+        ``configs`` are the settings of this runtime's executors.
+        """
+        ...
+
+
+FindUnwanted = Callable[[Collection[str]], Awaitable[Mapping[str, bool]]]
+"""Returns which of these sessions nobody starts any more; the value is whether even their workspaces are not needed."""
+
+
+@runtime_checkable
+class SupportsUnwantedLaunches(Protocol):
+    """Optional: a runtime in whose places something may wait to start for longer than a launch takes."""
+
+    async def remove_unwanted(self, configs: Collection[Mapping[str, Any]], find_unwanted: FindUnwanted) -> None:
+        """Remove what has never run, of sessions that nobody starts any more; a silent place is left out.
 
         ``configs`` are the settings of this runtime's executors.
         """

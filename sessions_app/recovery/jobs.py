@@ -4,22 +4,23 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 from django.conf import settings
 from django.db import transaction
+from django.db.models import Exists, OuterRef, Q
 from django.utils import timezone
 
-from executors_app.models import Executor
+from executors_app.models import Executor, ExecutorRunning
 from executors_app.plugins import runtimes
-from executors_app.runtimes import SupportsSettling
+from executors_app.runtimes import SupportsSettling, SupportsUnwantedLaunches
 from executors_app.wire.executions import Observed
-from sessions_app.models import (
-    SweepRequest,
-)
+from sessions_app.kernel.rules.states import ENDED_STATES, TERMINAL_STATES, DesiredState
+from sessions_app.models import Intent, IntentKind, SweepRequest, TaskSession
 from sessions_app.recovery.recheck_queue import ExitEventListener
+from sessions_app.recovery.sweep.candidates import CLAIMING_STATUSES
 from sessions_app.recovery.sweep.sweep_pass import (
     ProgressCallback,
     SweepRun,
@@ -63,6 +64,34 @@ class SettleEndedJob(Job):
         for name, place in runtimes().items():
             if isinstance(place, SupportsSettling):
                 await place.settle_ended(await self.registry.database(_configs_of, name))
+            if isinstance(place, SupportsUnwantedLaunches):
+                await place.remove_unwanted(await self.registry.database(_configs_of, name), self._find_unwanted)
+
+    async def _find_unwanted(self, sessions: Collection[str]) -> Mapping[str, bool]:
+        return await self.registry.database(find_unwanted, sessions)
+
+
+def find_unwanted(sessions: Collection[str]) -> dict[str, bool]:
+    """Return which of these sessions nobody starts any more, and whether they are closed or deleted; two queries.
+
+    Only ids count: what else a place names its objects by is nobody's.
+    """
+    ids = [one for one in sessions if _is_id(one)]
+    rows = TaskSession.objects.filter(id__in=ids)
+    starting = Exists(Intent.objects.filter(session=OuterRef("id"), kind=IntentKind.START, done_at=None))
+    up = Exists(ExecutorRunning.objects.filter(session=OuterRef("id"), status__in=CLAIMING_STATUSES))
+    over = Q(desired_state=DesiredState.STOPPED) | Q(state__in=ENDED_STATES)
+    there = {str(one) for one in rows.values_list("id", flat=True)}
+    resting = rows.filter(over & ~starting & ~up).values_list("id", "state")
+    unwanted = {str(one): state in TERMINAL_STATES for one, state in resting}
+    return unwanted | {one: True for one in ids if one not in there}
+
+
+def _is_id(text: str) -> bool:
+    try:
+        return str(uuid.UUID(text)) == text
+    except ValueError:
+        return False
 
 
 def _configs_of(runtime: str) -> list[dict[str, Any]]:

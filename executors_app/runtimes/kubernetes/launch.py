@@ -227,7 +227,7 @@ async def _remove_waiting(cluster: Cluster, pod: Pod) -> None:
 async def _hold(cluster: Cluster, config: KubernetesConfig, spec: LaunchSpec, pod: Pod) -> Pod:
     """Record that the Pod may write, and return it as it is after that."""
     volume = await volumes.find_volume(cluster, spec.worktree_owner)
-    if volume is None:
+    if volume is None or volume.is_going:
         raise LaunchFailed("The volume claim of this session was removed while it started.")
     if volume.holder != pod.uid and not volume.last_end:
         raise _end_unknown(cluster, spec, volume)

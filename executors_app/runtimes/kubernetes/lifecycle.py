@@ -108,12 +108,13 @@ async def remove_orphan(cluster: Cluster, orphan: Orphan) -> bool:
     if not names.is_ours(found) or not orphan.execution_id or _execution_of(found) != orphan.execution_id:
         return False
     if kind == PODS:
-        return await _remove_pod(cluster, Pod(found))
+        return await remove_pod(cluster, Pod(found))
     await cluster.delete(kind, name, found["metadata"]["uid"])
     return True
 
 
-async def _remove_pod(cluster: Cluster, pod: Pod) -> bool:
+async def remove_pod(cluster: Cluster, pod: Pod) -> bool:
+    """End a Pod gracefully, and let its object go once its end was seen; return whether it has gone in time."""
     owner = names.owner_of_pod(pod.name)
     if pod.is_reader:
         await volumes.let_go(cluster, pod)

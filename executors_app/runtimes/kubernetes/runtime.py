@@ -20,7 +20,7 @@ from weakref import WeakValueDictionary
 from executors_app.agentctl_client.client import AgentctlClient
 from executors_app.machine.storage import ExecutionStorage
 from executors_app.repositories import workspace_store
-from executors_app.runtimes import ReportWait
+from executors_app.runtimes import FindUnwanted, ReportWait
 from executors_app.runtimes.fetched_state import read_fetched_state
 from executors_app.runtimes.kubernetes import exit_events, lifecycle, manifests, reading, words
 from executors_app.runtimes.kubernetes.cluster import RIGHTS, TUNNEL_RIGHTS, open_cluster
@@ -29,6 +29,7 @@ from executors_app.runtimes.kubernetes.exit_events import Namespace
 from executors_app.runtimes.kubernetes.launch import launch_pod
 from executors_app.runtimes.kubernetes.observation import is_declared_lost, judge, judge_lost, list_namespace
 from executors_app.runtimes.kubernetes.reach import launch_state
+from executors_app.runtimes.kubernetes.unwanted import remove_unwanted
 from executors_app.wire.errors import (
     AgentctlForeign,
     AgentctlUnreachable,
@@ -209,6 +210,11 @@ class Kubernetes:
         """Let go the Pods that somebody has deleted and that have ended, where no watch does it already."""
         places = {place: None for config in configs for place in _valid_namespaces(config)}
         await asyncio.gather(*map(exit_events.settle_namespace, places))
+
+    async def remove_unwanted(self, configs: Collection[Mapping[str, Any]], find_unwanted: FindUnwanted) -> None:
+        """Remove Pods that have never run, with their Secrets and volumes that were never used."""
+        places = {place: None for config in configs for place in _valid_namespaces(config)}
+        await asyncio.gather(*(remove_unwanted(place, find_unwanted) for place in places))
 
     async def orphans(self, known: Collection[str], configs: Collection[Mapping[str, Any]]) -> list[Orphan]:
         """List this deployment's Pods, volume claims and Secrets that no row needs; raises RuntimeUnavailable."""

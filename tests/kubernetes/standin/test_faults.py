@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from executors_app.runtimes.kubernetes import launch, manifests, pod_state, volumes
-from executors_app.runtimes.kubernetes.cluster import PODS, RIGHTS, TUNNEL_RIGHTS, open_cluster
+from executors_app.runtimes.kubernetes.cluster import CLAIMS, PODS, RIGHTS, SECRETS, TUNNEL_RIGHTS, open_cluster
 from executors_app.runtimes.kubernetes.config import read_kubernetes_config
-from executors_app.runtimes.kubernetes.names import FINALIZER, pod_name
+from executors_app.runtimes.kubernetes.names import FINALIZER, claim_name, pod_name
 from executors_app.runtimes.kubernetes.pod_state import Pod
 from executors_app.runtimes.kubernetes.words import ConflictError
 from executors_app.wire.errors import ExecutorError
@@ -204,6 +204,44 @@ async def test_pod_that_cannot_start_is_said_in_words_and_kept_only_while_waitin
     assert refused.value.code == code
     kept = [pod for pod in harness.cluster.pods() if "deletionTimestamp" not in pod["metadata"]]
     assert len(kept) == is_kept
+
+
+@pytest.mark.parametrize("is_closed", [True, False], ids=["closed", "stopped"])
+async def test_pod_that_waits_for_a_session_that_nobody_starts_is_removed(
+    harness: KubernetesHarness, is_closed: bool
+) -> None:
+    spec = replace(spec_for(harness), config={**harness.config, "node_selector": {"gpu": "yes"}})
+    waits: set[str] = set()
+    with pytest.raises(ExecutorError):
+        await harness.runtime.launch_reporting(spec, lambda wait: waits.add(wait.code))
+    assert "pod_unschedulable" in waits
+    asked: list[str] = []
+
+    async def find_none(owners: Collection[str]) -> dict[str, bool]:
+        asked.extend(owners)
+        return {}
+
+    async def find_all(owners: Collection[str]) -> dict[str, bool]:
+        return dict.fromkeys(owners, is_closed)
+
+    await harness.runtime.remove_unwanted([harness.config], find_none)
+    assert asked == [spec.session_id]
+    assert len(harness.cluster.pods()) == 1, "its session may still be started"
+    await harness.runtime.remove_unwanted([harness.config], find_all)
+    assert harness.cluster.pods() == []
+    config = read_kubernetes_config(harness.config)
+    async with open_cluster(config.cluster, config.namespace) as cluster:
+        assert (await cluster.list_all(SECRETS))[0] == []
+        claim = await cluster.find(CLAIMS, claim_name(spec.session_id))
+        assert (claim is None or "deletionTimestamp" in claim["metadata"]) is is_closed
+
+
+async def test_pod_that_has_run_is_never_removed_as_unwanted(harness: KubernetesHarness, launched: Launched) -> None:
+    async def find_all(owners: Collection[str]) -> dict[str, bool]:
+        return dict.fromkeys(owners, True)
+
+    await harness.runtime.remove_unwanted([harness.config], find_all)
+    assert [pod["metadata"].get("deletionTimestamp") for pod in harness.cluster.pods()] == [None]
 
 
 async def test_finalizer_of_an_earlier_pod_is_not_taken_from_the_next_one(
