@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import AsyncIterator, Collection
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Any, Final
 
 import pytest
 
@@ -123,7 +123,7 @@ async def test_volume_that_a_start_uses_meanwhile_is_kept() -> None:
 
 
 NOBODY = "90000000-0000-4000-8000-000000000000"
-SESSIONS = {
+SESSIONS: Final[dict[str, tuple[dict[str, Any], str, bool | None]]] = {
     "running": ({}, "ready", None),
     "starting": ({"state": "STARTING"}, "starting", None),
     "asleep or backing off": ({"state": "ERROR"}, "error", None),

@@ -114,7 +114,9 @@ def test_page_list_and_api_say_what_a_start_waits_for() -> None:
     status = session_status(fresh(session))
     assert status["start_wait"] == {"reason": "launch", "before": 0, "host": "", "text": FULL.text}
     assert status["error_message"] == ""
-    (row,) = session_rows([fresh(session)], session.task.created_by).values()
+    owner = session.task.created_by
+    assert owner is not None
+    (row,) = session_rows([fresh(session)], owner).values()
     assert FULL.text in session_chips(row)["chips"]
 
 
