@@ -110,6 +110,13 @@ TABLE: list[tuple[SituationFacts, Code, str, str, str]] = [
     (facts_of(start_reason="capacity", starts_before=1), Code.CAPACITY, "info", "Too many agents run", ""),
     (facts_of(start_reason="host", start_host="build-1"), Code.HOST, "info", "build-1 takes no new sessions", ""),
     (
+        facts_of(session_state="STARTING", start_reason="launch", start_text="No node can take its Pod yet: no room."),
+        Code.STARTING,
+        "info",
+        "The agent is starting. No node can take its Pod yet: no room.",
+        "",
+    ),
+    (
         facts_of(start_reason="placement", start_text="No host has it."),
         Code.PLACEMENT,
         "warning",
@@ -323,7 +330,6 @@ UNKNOWN_TO_LISTS: dict[str, Any] = {
     "load_since": AT,
     "starts_before": 3,
     "start_host": "build-1",
-    "start_text": "No host of this executor has the repository.",
     "continuing": True,
     "queued_prompts": 1,
     "overdue_prompts": 1,
@@ -380,7 +386,7 @@ def test_fact_that_lists_do_not_load_changes_no_label(name: str) -> None:
 def test_lists_show_the_same_label_as_the_page(facts: SituationFacts, code: Code) -> None:
     """A list knows neither the assessment nor facts that need queries for each session."""
     unknown = {name: DEFAULTS[name] for name in FACT_NAMES - facts_built_in(board)}
-    if facts.start_reason:
+    if facts.start_reason not in ("", WaitReason.LAUNCH):
         unknown["start_reason"] = WaitReason.TURN
     assert status_label(replace(facts, **unknown)) == status_label(facts), code
 
