@@ -89,7 +89,7 @@ async def test_launch_reports_what_its_pod_waits_for(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(launch, "_POLL", 0.0)
     seen: list[str] = []
     cluster: Any = MemoryCluster(STARTED)
-    waiting = WAITS["no room"][0]
+    waiting = _unscheduled("0/2 nodes are available.")  # made now: one that waits long is given up
     await launch._wait_for_seed_time(cluster, launch_spec(), waiting, lambda wait: seen.append(wait.code))
     assert seen == ["pod_unschedulable"]
 
