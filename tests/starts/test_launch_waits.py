@@ -19,6 +19,7 @@ from sessions_app.sessions.views.session_summary import session_chips
 from sessions_app.starts import launch_waits
 from sessions_app.starts.claims import StartClaim
 from sessions_app.starts.launch_waits import launch_reporting, write_launch_wait
+from sessions_app.supervisor.execution_registry import ExecutionRegistry
 from tests.pages.world import supervise
 from tests.supervisor.recording_runtime import RecordingRuntime, with_registry
 from tests.supervisor.rows import MINE, change, execution_of, fresh, names, running_session, shown_situation
@@ -71,17 +72,20 @@ def plan_of(session: TaskSession) -> StartClaim:
 def launch(session: TaskSession, *waits: LaunchWait, written: bool = True) -> list[str]:
     """Launch, and return what the log says that it waited for."""
 
-    async def until(wait: LaunchWait) -> None:
-        def is_written() -> bool:
-            return execution_of(session).error_message == wait.text
+    async def attempt(registry: ExecutionRegistry) -> None:
+        async def until(wait: LaunchWait) -> None:
+            def is_written() -> bool:
+                return execution_of(session).error_message == wait.text
 
-        if written:
-            await eventually_async(lambda: asyncio.to_thread(is_written), describe=wait.text)
+            if written:
+                await eventually_async(lambda: registry.database(is_written), describe=wait.text)
 
-    place: Any = WaitingRuntime(until)
-    place.waits = waits
-    with pytest.raises(LaunchFailed):
-        with_registry(lambda registry: launch_reporting(registry, plan_of(session), place))
+        place: Any = WaitingRuntime(until)
+        place.waits = waits
+        with pytest.raises(LaunchFailed):
+            await launch_reporting(registry, plan_of(session), place)
+
+    with_registry(attempt)
     events = session.events.filter(name="session.agentctl_starting").order_by("seq")
     return [payload["error_message"] for payload in events.values_list("payload", flat=True)]
 
