@@ -18,7 +18,9 @@ T = TypeVar("T")
 
 _MOST_FILES: Final = 10_000
 _LONGEST: Final = 1 << 40
+"""Bytes that the header of a file may claim."""
 _PART: Final = 1 << 20
+"""Bytes that are copied at once."""
 _FILES: Final = re.compile(
     rf"token\.json|journal/(?:{journal_files.ASIDE}/[0-9A-Za-z_-]{{1,64}}/)?(?:{journal_files.META_FILE}|\d{{20}}\.jsonl)"
 )

@@ -42,7 +42,7 @@ _POLL: Final = 0.3
 _CHUNK: Final = 1 << 20
 
 
-def _report_nothing(_: LaunchWait) -> None:
+def report_nothing(_: LaunchWait) -> None:
     """Tell nobody what a launch waits for."""
 
 
@@ -60,7 +60,7 @@ class RunningPod:
 
 
 async def ensure_pod(
-    cluster: Cluster, config: KubernetesConfig, spec: LaunchSpec, lost: str = "", report: ReportWait = _report_nothing
+    cluster: Cluster, config: KubernetesConfig, spec: LaunchSpec, lost: str = "", report: ReportWait = report_nothing
 ) -> RunningPod:
     """Return the session's Pod with a running agentctl; tell ``report`` what it waits for.
 
@@ -171,9 +171,7 @@ async def _create(cluster: Cluster, config: KubernetesConfig, spec: LaunchSpec) 
         ) from error
 
 
-async def _wait_for_seed_time(
-    cluster: Cluster, spec: LaunchSpec, pod: Pod, report: ReportWait = _report_nothing
-) -> Pod:
+async def _wait_for_seed_time(cluster: Cluster, spec: LaunchSpec, pod: Pod, report: ReportWait = report_nothing) -> Pod:
     """Return the Pod once it waits for its seed, or runs because another launch has sent that meanwhile.
 
     One that cannot start is removed: it has never run.
@@ -365,7 +363,7 @@ def _end_unknown(cluster: Cluster, spec: LaunchSpec, volume: Volume) -> words.Po
 
 
 async def launch_pod(
-    cluster: Cluster, config: KubernetesConfig, spec: LaunchSpec, report: ReportWait = _report_nothing
+    cluster: Cluster, config: KubernetesConfig, spec: LaunchSpec, report: ReportWait = report_nothing
 ) -> RunningPod:
     """Return the session's Pod; a workspace that turns out to be lost is rebuilt from what has arrived.
 

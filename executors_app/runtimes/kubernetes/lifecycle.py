@@ -82,7 +82,8 @@ async def list_orphans(cluster: Cluster, known: Collection[str]) -> list[Orphan]
 
     Whatever the labels say by now: an object also belongs to the session or execution in its name.
     """
-    known, listed = set(known), list[Orphan]()
+    known = set(known)
+    listed: list[Orphan] = []
     for kind in (PODS, SECRETS, CLAIMS):
         for entry in (await cluster.list_all(kind))[0]:
             execution_id = _execution_of(entry)

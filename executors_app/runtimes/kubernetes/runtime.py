@@ -26,7 +26,7 @@ from executors_app.runtimes.kubernetes import exit_events, lifecycle, manifests,
 from executors_app.runtimes.kubernetes.cluster import RIGHTS, TUNNEL_RIGHTS, open_cluster
 from executors_app.runtimes.kubernetes.config import KubernetesConfig, read_kubernetes_config
 from executors_app.runtimes.kubernetes.exit_events import Namespace
-from executors_app.runtimes.kubernetes.launch import launch_pod
+from executors_app.runtimes.kubernetes.launch import launch_pod, report_nothing
 from executors_app.runtimes.kubernetes.observation import is_declared_lost, judge, judge_lost, list_namespace
 from executors_app.runtimes.kubernetes.reach import launch_state
 from executors_app.runtimes.kubernetes.unwanted import remove_unwanted
@@ -83,7 +83,7 @@ class Kubernetes:
 
     async def launch(self, spec: LaunchSpec) -> Launched:
         """Make the volume and the Pod of a session, or find them."""
-        return await self.launch_reporting(spec, lambda _: None)
+        return await self.launch_reporting(spec, report_nothing)
 
     async def launch_reporting(self, spec: LaunchSpec, report: ReportWait) -> Launched:
         """Make the volume and the Pod of a session, or find them; tell ``report`` what the Pod waits for."""

@@ -19,7 +19,7 @@ _PREPARING: Final = LaunchWait(
 def wait_of(pod: Pod) -> LaunchWait:
     """Return what a Pod waits for that has not begun to receive its seed.
 
-    It quotes the cluster's scheduler and nodes, cut to a limit; of what an agent can write there is nothing in it.
+    It quotes the cluster's scheduler and nodes, cut to a limit. An agent can write none of it: it does not run yet.
     """
     if said := pod.unscheduled_because():
         if "PersistentVolumeClaim" in said or "volume" in said:
